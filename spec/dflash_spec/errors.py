@@ -1,0 +1,37 @@
+"""Every error that this project raises on purpose.
+
+Each message says what was found, what was expected, and where.
+"""
+
+
+class DFlashError(Exception):
+    """Base of all named errors."""
+
+
+class SpecDataError(DFlashError):
+    """The spec's own data (clauses, ops, profiles, geometries) is malformed."""
+
+
+class ConfigError(DFlashError):
+    """A model config breaks a rule. `key` is the offending key, `clause` the broken clause."""
+
+    def __init__(self, message: str, *, key: str = "", clause: str = "") -> None:
+        super().__init__(f"{message} [{clause}]" if clause else message)
+        self.key = key
+        self.clause = clause
+
+
+class TensorFileError(DFlashError):
+    """A tensor file is damaged, or not what its reader expects."""
+
+
+class TensorError(DFlashError):
+    """A tensor has another dtype, shape or value than its declaration allows."""
+
+
+class UnsupportedError(DFlashError):
+    """Well-formed, but not executable here."""
+
+
+class RequestError(DFlashError):
+    """A generation request has an argument out of its domain."""

@@ -1,0 +1,206 @@
+"""The spec as data: clauses, ops and profiles, read from YAML and checked on the way in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dflash_spec.errors import SpecDataError
+
+ROOT = Path(__file__).parent
+PROFILES = ("ninfer", "zlab")
+CLAUSE_ID = re.compile(r"^([A-Z]+)-(\d{3})$")
+LEVELS = ("must", "should", "may")
+KINDS = ("exact", "bounded", "law", "error")
+COMPARE = ("bits", "value", "bounded")
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One rule: a sentence with a number, an order, a comparison or a named object in it."""
+
+    id: str
+    chapter: str
+    level: str
+    kind: str
+    statement: str
+    source: str
+    ops: tuple[str, ...]
+    without: str
+    profiles: tuple[str, ...] = PROFILES
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Declaration of one tensor of an op. `shape` is None where any shape is allowed.
+
+    A name that ends in `.*` stands for every tensor whose name starts with what is before the star.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[str, ...] | None
+    compare: str = "value"
+
+    def dtype_for(self, profile: Profile) -> str:
+        return profile.dtypes.get(self.dtype, self.dtype)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One thing an implementation can be asked to compute."""
+
+    name: str
+    chapter: str
+    summary: str
+    inputs: tuple[TensorSpec, ...]
+    stages: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    composite: bool = False
+
+    def find(self, role: str, name: str) -> TensorSpec | None:
+        """The declaration of tensor `name` in role inputs | stages | outputs; None if there is none."""
+        specs: Iterable[TensorSpec] = getattr(self, role)
+        for spec in specs:
+            if spec.name == name or (spec.name.endswith("*") and name.startswith(spec.name[:-1])):
+                return spec
+        return None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where real systems legitimately differ. `axes` are this profile's choices."""
+
+    name: str
+    summary: str
+    upstream: str
+    axes: Mapping[str, Any]
+    dtypes: Mapping[str, str]
+    context_value_rounding: tuple[str, ...] = field(default=())
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in `path`. Raises SpecDataError on bad YAML, a repeated key, or no mapping."""
+    try:
+        data = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise SpecDataError(f"{path.name}: not valid YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise SpecDataError(f"{path.name}: found {type(data).__name__}, expected a mapping")
+    return data
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys in silence; a spec must not."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} occurs twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def check_keys(found: Mapping[str, Any], where: str, required: Iterable[str], optional: Iterable[str] = ()) -> None:
+    """Raise SpecDataError that names `where` and the key, if one is unknown or missing."""
+    required, optional = set(required), set(optional)
+    for key in found:
+        if key not in required | optional:
+            raise SpecDataError(f"{where}: unknown key {key!r}, expected {', '.join(sorted(required | optional))}")
+    for key in sorted(required):
+        if key not in found:
+            raise SpecDataError(f"{where}: key {key!r} is missing")
+
+
+def read_clauses(path: Path) -> dict[str, Clause]:
+    """The clauses of one chapter file. Raises SpecDataError."""
+    data = read_yaml(path)
+    check_keys(data, path.name, ("chapter", "title", "clauses"))
+    clauses = {}
+    for id_, body in data["clauses"].items():
+        where = f"{path.name}: {id_}"
+        match = CLAUSE_ID.match(str(id_))
+        if not match or match.group(1) != data["chapter"]:
+            raise SpecDataError(f"{where}: expected an id {data['chapter']}-nnn")
+        check_keys(body, where, ("level", "kind", "statement", "source", "ops", "without"), ("profiles",))
+        if body["level"] not in LEVELS or body["kind"] not in KINDS:
+            raise SpecDataError(f"{where}: level {body['level']!r} or kind {body['kind']!r} is not known")
+        profiles = tuple(body.get("profiles", PROFILES))
+        if not set(profiles) <= set(PROFILES):
+            raise SpecDataError(f"{where}: profiles {profiles}, expected some of {PROFILES}")
+        clauses[id_] = Clause(
+            id_, data["chapter"], body["level"], body["kind"], body["statement"].strip(), body["source"],
+            tuple(body["ops"]), body["without"], profiles,
+        )  # fmt: skip
+    return clauses
+
+
+@cache
+def load_clauses() -> dict[str, Clause]:
+    """Every clause, by id, in chapter-file order."""
+    clauses: dict[str, Clause] = {}
+    for path in sorted((ROOT / "clauses").glob("*.yaml")):
+        clauses.update(read_clauses(path))
+    return clauses
+
+
+def _tensor_specs(body: Mapping[str, Any], where: str) -> tuple[TensorSpec, ...]:
+    specs = []
+    for name, declared in body.items():
+        if not isinstance(declared, list) or len(declared) not in (2, 3):
+            raise SpecDataError(f"{where}: {name}: found {declared!r}, expected [dtype, shape, comparison]")
+        dtype, shape, compare = declared[0], declared[1], (declared[2] if len(declared) == 3 else "value")
+        if compare not in COMPARE:
+            raise SpecDataError(f"{where}: {name}: comparison {compare!r}, expected one of {', '.join(COMPARE)}")
+        specs.append(TensorSpec(name, dtype, None if shape == "any" else tuple(map(str, shape)), compare))
+    return tuple(specs)
+
+
+def read_ops(path: Path) -> dict[str, Op]:
+    """The ops of one file. Raises SpecDataError."""
+    ops = {}
+    for name, body in read_yaml(path).items():
+        where = f"{path.name}: {name}"
+        check_keys(body, where, ("chapter", "summary", "inputs", "outputs"), ("stages", "composite"))
+        ops[name] = Op(
+            name, body["chapter"], body["summary"].strip(),
+            _tensor_specs(body["inputs"], where), _tensor_specs(body.get("stages", {}), where),
+            _tensor_specs(body["outputs"], where), bool(body.get("composite", False)),
+        )  # fmt: skip
+    return ops
+
+
+@cache
+def load_ops() -> dict[str, Op]:
+    """Every op, by name."""
+    ops: dict[str, Op] = {}
+    for path in sorted((ROOT / "ops").glob("*.yaml")):
+        ops.update(read_ops(path))
+    return ops
+
+
+def read_profile(path: Path) -> Profile:
+    """One profile. Raises SpecDataError."""
+    data = read_yaml(path)
+    check_keys(data, path.name, ("name", "summary", "upstream", "axes", "dtypes", "context_value_rounding"))
+    return Profile(
+        data["name"], data["summary"], data["upstream"], data["axes"], data["dtypes"],
+        tuple(data["context_value_rounding"]),
+    )  # fmt: skip
+
+
+@cache
+def load_profile(name: str) -> Profile:
+    """The profile `name`. Raises SpecDataError if there is none."""
+    if name not in PROFILES:
+        raise SpecDataError(f"profile {name!r}, expected one of {', '.join(PROFILES)}")
+    return read_profile(ROOT / "profiles" / f"{name}.yaml")
