@@ -6,7 +6,6 @@ BF16 and F16 values are held widened to float32, which represents both exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
 from typing import Any
 
 import numpy as np
