@@ -1,0 +1,1 @@
+"""Commands for people; each module has `main(argv=None) -> int`."""
