@@ -1,0 +1,61 @@
+"""What the documents tell people to type works."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+CI_RUNS = {"make check", "make test", "make kill"}
+
+
+def blocks(language: str) -> list[object]:
+    found = []
+    for document in DOCUMENTS:
+        for number, (kind, text) in enumerate(BLOCK.findall(document.read_text("utf-8")), 1):
+            if kind == language:
+                found.append(pytest.param(text, id=f"{document.name}-{number}"))
+    return found
+
+
+def run(command: list[str], cwd: Path) -> None:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder that looks like the repository, in which a command may write without touching it."""
+    for entry in ROOT.iterdir():
+        if entry.name not in {".git", ".venv", "build", "dist"}:
+            (tmp_path / entry.name).symlink_to(entry)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", blocks("sh"))
+def test_every_shell_block_of_the_documents_runs(text: str, checkout: Path) -> None:
+    lines = [line for line in text.splitlines() if line.strip() not in CI_RUNS]
+    run(["bash", "-euo", "pipefail", "-c", "\n".join(lines)], checkout)
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_every_python_block_of_the_documents_runs(text: str, checkout: Path) -> None:
+    run([sys.executable, "-W", "error", "-c", text], checkout)
+
+
+def test_ci_runs_the_make_commands_that_the_documents_leave_to_it() -> None:
+    script = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    assert set(script) >= CI_RUNS
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(document: Path) -> None:
+    broken = [link for link in LINK.findall(document.read_text("utf-8")) if not (document.parent / link).exists()]
+    assert broken == []
