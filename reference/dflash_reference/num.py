@@ -158,4 +158,5 @@ def sum_last(x: F64) -> F64:
 
 def mean_square(x: F64) -> F64:
     """The mean of the squares over the last axis, [..., n] -> [...]."""
-    return sum_last(x * x) / x.shape[-1]
+    mean: F64 = sum_last(x * x) / x.shape[-1]
+    return mean

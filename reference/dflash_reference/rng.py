@@ -12,7 +12,7 @@ UInt64 = NDArray[np.uint64]
 Int32 = NDArray[np.int32]
 
 PREFILL, DECODE, ACCEPT, CORRECTION, BONUS = range(5)
-"""Purposes: the first token after a prompt, a plain step, an accept test, a rejected and a fully accepted round's end."""
+"""Purposes: first token after a prompt, plain step, accept test, end of a round with a rejection and without one."""
 
 
 class Uniform(NamedTuple):
