@@ -146,4 +146,4 @@ def test_a_contraction_keeps_leading_axes_and_rounds_nothing() -> None:
 
 
 def test_mean_square_divides_the_ordered_sum_by_the_length_of_the_last_axis() -> None:
-    assert num.mean_square(np.array([[3.0, 4.0], [1.0, 7.0]])).tolist() == [12.5, 25.0]
+    assert num.mean_square(np.array([[3.0, 4.0, 5.0, 0.0], [1.0, 7.0, 1.0, 1.0]])).tolist() == [12.5, 13.0]
