@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,8 @@ class Case:
     written before the case is run and has at most three ids, except for a composite op. `catches` says
     which bug the case finds, `effect` what that bug does to people (EFFECTS). `exact` names the float stages
     and outputs whose inputs lie on a lattice so coarse that FP32 sums are exact in any order: these get no
-    bound. The tag `tie` allows decisions without margin.
+    bound. The tag `tie` allows decisions without margin. `blame` names the clause that a first divergence at a
+    stage or output breaks (`layer.*` for all layers); elsewhere it is the first of `clauses`.
     `op` and `profile` are filled in by the registry.
     """
 
@@ -38,6 +39,7 @@ class Case:
     effect: str
     tags: tuple[str, ...] = ()
     exact: tuple[str, ...] = ()
+    blame: Mapping[str, str] = field(default_factory=dict)
     geometry: str = "tiny"
     seed: int = 0
     op: str = ""
@@ -77,6 +79,10 @@ def check_case(case: Case) -> None:
         raise SpecDataError(f"{where}: effect {case.effect!r}, expected one of {', '.join(EFFECTS)}")
     if not case.clauses or (len(case.clauses) > CLAUSES_PER_CASE and not load_ops()[case.op].composite):
         raise SpecDataError(f"{where}: {len(case.clauses)} clauses, expected 1 to {CLAUSES_PER_CASE}")
+    for name, clause in case.blame.items():
+        known = load_ops()[case.op].find("stages", name) or load_ops()[case.op].find("outputs", name)
+        if known is None or clause not in case.clauses:
+            raise SpecDataError(f"{where}: blame {name}: {clause}, expected a stage or output and one of its clauses")
     clauses = load_clauses()
     for clause in case.clauses:
         if clause not in clauses:
