@@ -13,16 +13,21 @@ class SpecDataError(DFlashError):
 
 
 class ConfigError(DFlashError):
-    """A model config breaks a rule. `key` is the offending key, `clause` the broken clause."""
+    """A model config breaks a rule. `key` is the offending key, `clause` the broken clause, `detail` the bare message."""
 
     def __init__(self, message: str, *, key: str = "", clause: str = "") -> None:
         super().__init__(f"{message} [{clause}]" if clause else message)
+        self.detail = message
         self.key = key
         self.clause = clause
 
 
 class TensorFileError(DFlashError):
     """A tensor file is damaged, or not what its reader expects."""
+
+
+class CheckpointError(TensorFileError):
+    """A checkpoint folder does not hold what its config asks for. Says tensor, found, expected and file."""
 
 
 class TensorError(DFlashError):
@@ -33,5 +38,13 @@ class UnsupportedError(DFlashError):
     """Well-formed, but not executable here."""
 
 
+class UnsupportedConfigError(ConfigError, UnsupportedError):
+    """A well-formed config that asks for something that is readable but not executable here."""
+
+
 class RequestError(DFlashError):
     """A generation request has an argument out of its domain."""
+
+
+class ImplementationError(DFlashError):
+    """An implementation under test cannot be used: it broke the protocol, crashed, or gave no answer."""
