@@ -13,7 +13,7 @@ class SpecDataError(DFlashError):
 
 
 class ConfigError(DFlashError):
-    """A model config breaks a rule. `key` is the offending key, `clause` the broken clause, `detail` the bare message."""
+    """A model config breaks a rule: `key` names the member, `clause` the rule, `detail` is the message without it."""
 
     def __init__(self, message: str, *, key: str = "", clause: str = "") -> None:
         super().__init__(f"{message} [{clause}]" if clause else message)

@@ -6,10 +6,9 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dflash_spec.errors import TensorFileError
 from dflash_spec.tensors import STORED, Tensor
@@ -23,16 +22,28 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
-    """The file content: tensors in name order, packed without gaps, and one metadata key.
+class Entry(NamedTuple):
+    """Where a tensor's bytes stand in a file: `start` and `end` count from the first byte of the file."""
 
-    The writer is our own because the common one cannot write BF16 from NumPy and orders metadata at random.
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
+    """The file content: tensors packed without gaps, the widest values first and then by name, and one metadata key.
+
+    That order aligns every tensor to its values. The writer is our own because the common one cannot write BF16 from
+    NumPy and orders metadata at random. Raises TensorFileError on a name that the format cannot hold.
     """
     header: dict[str, Any] = {}
     if metadata is not None:
         header["__metadata__"] = {METADATA_KEY: canonical_json(metadata)}
     blobs, offset = [], 0
-    for name in sorted(tensors):
+    for name in sorted(tensors, key=lambda name: (-STORED[tensors[name].dtype].itemsize, name)):
+        if name == "__metadata__":
+            raise TensorFileError(f"tensor {name!r}: the format keeps this name for itself")
         data = tensors[name].encode()
         header[name] = {
             "dtype": tensors[name].dtype,
@@ -41,7 +52,10 @@ def serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None 
         }
         blobs.append(data)
         offset += len(data)
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise TensorFileError(f"a tensor name or metadata is not UTF-8: {error}") from error
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + b"".join(blobs)
 
@@ -65,62 +79,79 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     write_atomic(path, serialize(tensors, metadata))
 
 
-def _entries(header: Mapping[str, Any], size: int, where: str) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
-    entries = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
-            start, end = (int(n) for n in entry["data_offsets"])
-        except (TypeError, KeyError, ValueError) as error:
-            raise TensorFileError(f"{where}: tensor {name!r}: malformed header entry {entry!r}") from error
-        if dtype not in STORED:
-            raise TensorFileError(f"{where}: tensor {name!r}: dtype {dtype!r}, expected one of {', '.join(STORED)}")
-        if any(n < 0 for n in shape) or end - start != prod(shape) * STORED[dtype].itemsize:
-            raise TensorFileError(
-                f"{where}: tensor {name!r}: {end - start} bytes, expected {prod(shape)} values of {dtype}"
-            )
-        if start < 0 or end > size:
-            raise TensorFileError(f"{where}: tensor {name!r}: ends at byte {end} of {size}: the file is truncated")
-        entries[name] = (dtype, shape, start, end)
-    spans = sorted((start, end) for _, _, start, end in entries.values())
-    if any(left[1] > right[0] for left, right in pairwise(spans)):
-        raise TensorFileError(f"{where}: two tensors overlap")
-    return entries
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object's members, for `json.loads`. Raises ValueError on a key that occurs twice."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         raise ValueError("a key occurs twice")
     return mapping
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header's JSON and the offset of the data. Raises TensorFileError."""
+def _whole(values: object) -> list[int]:
+    """`values` if it is a list of integers from 0 on. Raises ValueError."""
+    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
+        raise ValueError("not a list of integers from 0 on")
+    return values
+
+
+def _entry(name: str, body: object, base: int, where: str) -> Entry:
+    """One header entry, checked in itself. Raises TensorFileError."""
+    try:
+        if not isinstance(body, dict) or body.keys() != {"dtype", "shape", "data_offsets"}:
+            raise ValueError("expected dtype, shape and data_offsets")
+        shape = tuple(_whole(body["shape"]))
+        start, end = _whole(body["data_offsets"])
+    except ValueError as error:
+        raise TensorFileError(f"{where}: tensor {name!r}: malformed header entry {body!r}: {error}") from error
+    dtype = body["dtype"]
+    if not isinstance(dtype, str) or dtype not in STORED:
+        raise TensorFileError(f"{where}: tensor {name!r}: dtype {dtype!r}, expected one of {', '.join(STORED)}")
+    if end - start != prod(shape) * STORED[dtype].itemsize:
+        raise TensorFileError(
+            f"{where}: tensor {name!r}: {end - start} bytes, expected {prod(shape)} values of {dtype}"
+        )
+    return Entry(dtype, shape, base + start, base + end)
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """The header's JSON, the offset of the data, and the size of the file in bytes. Raises TensorFileError."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(HEADER_LIMIT, size - 8):
                 raise TensorFileError(f"{path}: header of {length} bytes in {size}: truncated or not safetensors")
-            header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unique)
+            header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=unique_members)
     except OSError as error:
         raise TensorFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TensorFileError(f"{path}: header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise TensorFileError(f"{path}: header is not a JSON object")
-    return header, 8 + length
+    return header, 8 + length, size
+
+
+def read_entries(path: Path) -> dict[str, Entry]:
+    """Every tensor's entry, without reading a value. Raises TensorFileError."""
+    header, base, size = read_header(path)
+    entries = {name: _entry(name, body, base, str(path)) for name, body in header.items() if name != "__metadata__"}
+    end = base
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
+        if entry.start != end:
+            raise TensorFileError(f"{path}: tensor {name!r}: starts at byte {entry.start}, expected {end}: "
+                                  "a gap or an overlap")  # fmt: skip
+        end = entry.end
+    if end != size:
+        raise TensorFileError(f"{path}: found {size} bytes, expected {end}: truncated, or followed by something else")
+    return entries
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Our metadata object of a file; empty if the file has none. Raises TensorFileError."""
-    header, _ = read_header(path)
+    header, _, _ = read_header(path)
     try:
-        data = json.loads(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
-    except (ValueError, AttributeError, TypeError) as error:
+        data = json.loads(header.get("__metadata__", {}).get(METADATA_KEY, "{}"), object_pairs_hook=unique_members)
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise TensorFileError(f"{path}: metadata {METADATA_KEY!r} is not JSON") from error
     if not isinstance(data, dict):
         raise TensorFileError(f"{path}: metadata {METADATA_KEY!r} is not a JSON object")
@@ -129,13 +160,19 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 def read_tensors(path: Path, names: frozenset[str] | None = None) -> dict[str, Tensor]:
     """Every tensor of a file, or those in `names`. Raises TensorFileError."""
-    header, base = read_header(path)
-    size = path.stat().st_size - base
-    entries = _entries(header, size, str(path))
     tensors = {}
-    with path.open("rb") as file:
-        for name, (dtype, shape, start, end) in entries.items():
-            if names is None or name in names:
-                file.seek(base + start)
-                tensors[name] = Tensor.decode(dtype, shape, file.read(end - start))
+    entries = read_entries(path)
+    try:
+        with path.open("rb") as file:
+            for name, entry in entries.items():
+                if names is None or name in names:
+                    file.seek(entry.start)
+                    data = bytearray(entry.end - entry.start)
+                    if file.readinto(data) != len(data):
+                        raise TensorFileError(f"{path}: tensor {name!r}: the file has shrunk while it was read")
+                    tensors[name] = Tensor.decode(entry.dtype, entry.shape, data)
+    except OSError as error:
+        raise TensorFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise TensorFileError(f"{path}: a shape that NumPy cannot hold: {error}") from error
     return tensors

@@ -30,6 +30,16 @@ STORED: dict[str, np.dtype[Any]] = {
 FLOATS = ("BF16", "F16", "F32")
 
 
+def _same_values(kept: Array, given: Array) -> bool:
+    """Whether `kept`, converted from `given`, holds the same numbers. NaN equals NaN."""
+    if given.dtype.kind == "f":
+        return bool(np.array_equal(kept.astype(given.dtype), given, equal_nan=True))
+    back = kept.astype(given.dtype)
+    if kept.dtype.kind == "f":
+        return bool(np.array_equal(back, given) and (np.abs(kept) < 2.0**63).all())
+    return bool(np.array_equal(back, given) and np.array_equal(kept < 0, given < 0))
+
+
 @dataclass(frozen=True)
 class Tensor:
     """`values` is float32 for BF16, F16 and F32, else the integer type of that name."""
@@ -50,20 +60,18 @@ class Tensor:
         if given.dtype.kind not in "fiub" or (held.kind != "f" and given.dtype.kind == "f"):
             raise TensorError(f"{where}: values of type {given.dtype}, expected {dtype}")
         with np.errstate(over="ignore", invalid="ignore"):
-            kept = given.astype(held)
-        tensor = Tensor(dtype, kept)
-        if not np.array_equal(kept.astype(given.dtype), given, equal_nan=given.dtype.kind == "f"):
-            raise TensorError(f"{where}: a value is not representable in {dtype}")
-        if not tensor._representable():
-            raise TensorError(f"{where}: a value is not representable in {dtype}")
+            tensor = Tensor(dtype, given.astype(held))
+            if not _same_values(tensor.values, given) or not tensor._representable():
+                raise TensorError(f"{where}: a value is not representable in {dtype}")
         return tensor
 
     @staticmethod
-    def decode(dtype: str, shape: tuple[int, ...], data: bytes) -> Tensor:
+    def decode(dtype: str, shape: tuple[int, ...], data: bytes | bytearray) -> Tensor:
         """The tensor whose little-endian bytes are `data`."""
         raw = np.frombuffer(data, dtype=STORED[dtype]).reshape(shape)
         if dtype == "BF16":
-            return Tensor(dtype, (raw.astype(np.uint32) << np.uint32(16)).view(np.float32))
+            widened = np.left_shift(raw, np.uint32(16), out=np.empty(shape, np.uint32), dtype=np.uint32)
+            return Tensor(dtype, widened.view(np.float32))
         if dtype == "F16":
             return Tensor(dtype, raw.astype(np.float32))
         return Tensor(dtype, raw)
