@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from dflash_spec.errors import SpecDataError, TensorFileError
 from dflash_spec.files import read_metadata, read_tensors
 from dflash_spec.registry import Op, Profile, TensorSpec, load_clauses, load_ops, load_profile
@@ -108,7 +107,9 @@ def read_index(folder: Path) -> tuple[Entry, ...]:
     """Every case of a vector set, in id order. Raises TensorFileError that names the file and the entry."""
     path = folder / "index.json"
     if not path.is_file():
-        raise TensorFileError(f"{folder}: no index.json, expected a folder of vectors (tools/gen_vectors.py writes one)")
+        raise TensorFileError(
+            f"{folder}: no index.json, expected a folder of vectors (tools/gen_vectors.py writes one)"
+        )
     data = read_json(path)
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, dict):
@@ -212,7 +213,9 @@ def _declared(
     if tensor.dtype != dtype:
         raise TensorFileError(f"{entry.path}: tensor {full!r} is {tensor.dtype}, expected {dtype}")
     if spec.shape is not None:
-        wanted = tuple(int(s) if s.isdigit() else sizes.setdefault(s, n) for s, n in zip(spec.shape, tensor.shape))
+        wanted = tuple(
+            int(s) if s.isdigit() else sizes.setdefault(s, n) for s, n in zip(spec.shape, tensor.shape, strict=False)
+        )
         if len(spec.shape) != len(tensor.shape) or wanted != tensor.shape:
             shape = f"[{', '.join(spec.shape)}]"
             known = ", ".join(f"{s}={sizes[s]}" for s in spec.shape if s in sizes)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from dflash_spec.errors import SpecDataError
 from dflash_spec.registry import check_keys, load_clauses, load_ops
 
@@ -71,7 +70,7 @@ def _record(record: Any, where: str) -> Difference:
     if len(subjects) != 1:
         raise SpecDataError(f"{where}: found {subjects}, expected exactly one of {', '.join(SUBJECTS)}")
     subject, value = subjects[0], str(record[subjects[0]])
-    known = {"op": load_ops(), "clause": load_clauses()}.get(subject)
+    known = {"op": set(load_ops()), "clause": set(load_clauses())}.get(subject)
     if known is not None and value not in known:
         raise SpecDataError(f"{where}: {subject} {value!r} is not in the spec")
     if record["verdict"] not in VERDICTS:
