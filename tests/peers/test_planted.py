@@ -1,0 +1,132 @@
+"""Planted pairs as such: the same bytes everywhere, readable by the spec, and planned to reach every count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dflash_spec.checkpoint import Checkpoint
+from dflash_spec.config import draft_tensors, read_draft_config, read_target_config, target_tensors
+from dflash_spec.registry import load_profile
+from dflash_vectors import planted
+from dflash_vectors.commands.make_planted_pair import main
+
+NEW_TOKENS = 224
+SMALL_LIMIT = 256 * 1024 // 4
+DIGESTS = {
+    "standard": "8637a5b0b85448adfa9d0df33f41d5b01dadd188c0836c185718ed294bea953b",
+    "tied": "59d435528e79babd0c6d4b27f6bfb041c05b35ebdad2613b3fe8eb386a7c153d",
+    "small": "b2c7d7085b9316f21c032129a7c3b2e2ae7c29eef91cc35960f00013c292d89f",
+}
+
+
+def digest(pair: planted.Planted) -> str:
+    """SHA-256 over every tensor of both models, as FP32 bytes in name order."""
+    total = hashlib.sha256()
+    for tensors in (pair.target, pair.draft):
+        for name in sorted(tensors):
+            total.update(name.encode() + tensors[name].astype("<f4").tobytes())
+    return total.hexdigest()
+
+
+@pytest.mark.parametrize("preset", sorted(planted.PRESETS))
+def test_a_preset_is_the_same_bytes_on_every_machine(preset: str) -> None:
+    assert digest(planted.pair(preset)) == DIGESTS[preset]
+
+
+def test_another_seed_gives_other_weights_and_other_cycles() -> None:
+    first, second = planted.pair("small"), planted.pair("small", seed=1)
+    assert digest(first) != digest(second)
+    assert first.words.cycles != second.words.cycles
+
+
+@pytest.mark.parametrize("preset", sorted(planted.PRESETS))
+def test_every_tensor_varies_and_no_projection_has_an_empty_part(preset: str) -> None:
+    pair = planted.pair(preset)
+    for name, values in {**pair.target, **pair.draft}.items():
+        assert np.ptp(values) > 0, name
+        if name.endswith(("_proj.weight", "norm.weight", "fc.weight")):
+            assert np.count_nonzero(values) > 0.99 * values.size, name
+
+
+@pytest.mark.parametrize("preset", ["standard", "tied"])
+def test_the_plan_reaches_every_accepted_count_five_times(preset: str) -> None:
+    pair = planted.pair(preset)
+    for drafts in (1, 4, 15):
+        counts: Counter[int] = Counter()
+        for prompt in pair.prompts:
+            counts.update(pair.expected_accepted(prompt, drafts, NEW_TOKENS)[:-1])
+        assert {count for count, times in counts.items() if times >= 5} == set(range(drafts + 1))
+
+
+def test_the_small_preset_fits_one_vector_and_reaches_none_some_all_but_one_and_all() -> None:
+    pair = planted.pair("small")
+    assert sum(values.size for values in (*pair.target.values(), *pair.draft.values())) < SMALL_LIMIT
+    assert set(pair.expected_accepted(pair.prompts[0], 4, 14)) == {0, 2, 3, 4}
+
+
+@pytest.mark.parametrize("preset", sorted(planted.PRESETS))
+@pytest.mark.parametrize(("dtype", "shards"), [("F32", 1), ("BF16", 3)])
+def test_the_written_folders_are_read_by_the_spec(preset: str, dtype: str, shards: int, tmp_path: Path) -> None:
+    pair = planted.pair(preset, dtype=dtype)
+    planted.write(tmp_path, pair, dtype, shards)
+    target = read_target_config(tmp_path / "target")
+    draft = read_draft_config(tmp_path / "draft", load_profile("zlab"), target)
+    assert (target.unknown, draft.unknown) == ((), ())
+    for name, shapes, tensors in (
+        ("target", target_tensors(target), pair.target),
+        ("draft", draft_tensors(draft), pair.draft),
+    ):
+        checkpoint = Checkpoint.open(tmp_path / name)
+        checkpoint.check(shapes)
+        for tensor, values in tensors.items():
+            found = checkpoint.read(tensor)
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(found.values, values)
+
+
+def test_the_component_config_says_what_the_published_one_says() -> None:
+    pair = planted.pair("small")
+    target = read_target_config(json.dumps(pair.target_config).encode())
+    published = read_draft_config(json.dumps(pair.draft_config).encode(), load_profile("zlab"), target)
+    component = read_draft_config(
+        json.dumps(planted.component_config(pair.options)).encode(), load_profile("ninfer"), target
+    )
+    assert (component.windows, component.causal, component.taps) == (
+        published.windows,
+        published.causal,
+        published.taps,
+    )
+    assert (component.mask_id, component.theta, component.eps) == (published.mask_id, published.theta, published.eps)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"gaps": ((1, 2), (1, 3))}, "one sum"),
+        ({"taps": (2, 0)}, "below the last"),
+        ({"draft_windows": (35, 0, 35)}, "must exceed the distance 35"),
+        ({"drafts": 34}, "fewer than the cycle"),
+        ({"copy_layer": 3}, "copy_layer"),
+        ({"code": 64}, "value channels"),
+        ({"draft_windows": (36, 40, 0)}, "one window"),
+        ({"tied": True, "target_windows": (0, 0, 33)}, "33 tokens back"),
+    ],
+)
+def test_options_that_would_break_the_plan_are_refused_by_name(options: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        planted.pair("standard", **options)
+
+
+def test_the_command_writes_a_pair_and_never_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--out", str(tmp_path), "--preset", "small", "--is-causal", "absent", "--new-tokens", "40"]
+    assert main(arguments) == 0
+    assert "is_causal" not in json.loads((tmp_path / "draft" / "config.json").read_text("utf-8"))
+    assert "accepted counts over 40 new tokens" in capsys.readouterr().out
+    assert main(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "prompts.txt", "target"]

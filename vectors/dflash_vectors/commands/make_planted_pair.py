@@ -1,0 +1,100 @@
+"""make_planted_pair: write a target and a draft that follows it up to chosen slots, in the published formats."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dflash_vectors import planted
+
+EPILOG = """\
+DIR/target and DIR/draft each get a config.json and model.safetensors. Any loader of Qwen3 targets and DFlash drafts
+reads them; DIR/prompts.txt has prompts, one a line, on which the draft's accepted counts are known in advance.
+
+examples:
+  dflash-make-planted-pair --out pair
+  dflash-make-planted-pair --out pair --preset tied --dtype BF16 --shards 3
+  dflash-make-planted-pair --out pair --gaps '1,5,3,4;2,6,2,3' --drafts 4 --draft-windows 15,0,0 --is-causal absent
+
+exit code:
+  0  written
+  2  options that contradict each other, or a folder that is there already
+"""
+
+CAUSALITY = {"true": True, "false": False, "absent": None}
+Value = TypeVar("Value")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _rows(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(_numbers(row) for row in text.split(";"))
+
+
+def _option(made: argparse.ArgumentParser, name: str, kind: Callable[[str], Value], text: str) -> None:
+    """An option that keeps the preset's value unless it is given."""
+    made.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, help=text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="dflash-make-planted-pair",
+        description="Write a Qwen3 target and a DFlash draft whose accepted counts are planned.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write into")
+    made.add_argument("--preset", choices=sorted(planted.PRESETS), default="standard", help="what to start from")
+    made.add_argument("--dtype", choices=("F32", "BF16"), default="F32", help="dtype of the tensors in the files")
+    made.add_argument("--shards", type=int, default=1, help="number of safetensors files of each model")
+    made.add_argument("--new-tokens", type=int, default=224, help="length for which accepted counts are printed")
+    _option(made, "seed", int, "key of everything that is not planned")
+    _option(made, "gaps", _rows, "distances between mispredicted tokens, a row a cycle, as 1,16,2,15;3,14,4,13")
+    _option(made, "drafts", int, "K, the proposals of a block")
+    _option(made, "hidden", int, "width of the residual rows")
+    _option(made, "code", int, "channels of a row that tell the tokens apart")
+    _option(made, "heads", int, "query heads")
+    _option(made, "kv-heads", int, "KV heads")
+    _option(made, "head-dim", int, "channels of a head")
+    _option(made, "intermediate", int, "width of the MLPs")
+    _option(made, "target-windows", _numbers, "window of each target layer, 0 for a full layer, as 0,34,34")
+    _option(made, "draft-windows", _numbers, "window of each draft layer")
+    _option(made, "copy-layer", int, "the draft layer that copies from the context")
+    _option(made, "taps", _numbers, "target blocks to tap, in recorded order")
+    made.add_argument("--is-causal", choices=CAUSALITY, default=argparse.SUPPRESS, help="the draft's is_causal")
+    for flag, text in (("tied", "head tied to the embedding"), ("twins", "near ties: a second id for every token")):
+        made.add_argument(f"--{flag}", action="store_true", default=argparse.SUPPRESS, help=text)
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, build, write, and print what to expect; returns the exit code that `--help` documents."""
+    chosen: dict[str, Any] = vars(parser().parse_args(argv))
+    out, preset, dtype, shards, count = (
+        chosen.pop(name) for name in ("out", "preset", "dtype", "shards", "new_tokens")
+    )
+    if "is_causal" in chosen:
+        chosen["is_causal"] = CAUSALITY[chosen["is_causal"]]
+    try:
+        pair = planted.pair(preset, dtype=dtype, **chosen)
+        planted.write(out, pair, dtype, shards)
+    except (ValueError, OSError) as error:
+        print(f"dflash-make-planted-pair: {error}", file=sys.stderr)
+        return 2
+    lines = [" ".join(map(str, prompt)) for prompt in pair.prompts]
+    (out / "prompts.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    drafts = pair.options.drafts
+    counts = Counter(run for prompt in pair.prompts for run in pair.expected_accepted(prompt, drafts, count))
+    print(f"{out}/target and {out}/draft: {dtype}, {pair.public} public ids, mask {pair.options.mask_id}")
+    print(f"{len(pair.prompts)} prompts of {len(pair.prompts[0])} tokens in {out}/prompts.txt")
+    print(f"accepted counts over {count} new tokens a prompt at K = {drafts}:")
+    for accepted in range(drafts + 1):
+        print(f"  {accepted:3d}  {counts[accepted]}")
+    return 0
