@@ -44,13 +44,15 @@ class DraftConfig:
     """Top-level members that this reader does not know, in file order."""
 
 
-def version(members: Members) -> None:
-    """Clause: CFG-013. Raises UnsupportedConfigError for a DFlash2 draft: readable, but not executable here.
+def architecture(members: Members) -> str:
+    """The draft's one architecture.
 
-    A reader that ignores what it does not know would run such a draft as DFlash, without convolution and selector.
+    Clause: CFG-013. Raises UnsupportedConfigError for a DFlash2 draft: readable, but not executable here. A reader that
+    ignores what it does not know would run it as DFlash, without convolution and selector.
     """
     if members.get("architectures") == ["DFlash2DraftModel"]:
         raise members.wrong("architectures", "['DFlashDraftModel']", "CFG-013", UnsupportedConfigError)
+    return rules.architecture(members, "DFlashDraftModel")
 
 
 def mask_id(members: Members, vocab_size: int) -> int:
@@ -121,8 +123,7 @@ def read_draft_config(
     if chosen not in SCHEMAS:
         raise SpecDataError(f"config schema {chosen!r}, expected one of {', '.join(SCHEMAS)}")
     members = read.read(source, "draft config")
-    version(members)
-    architecture = rules.architecture(members, "DFlashDraftModel")
+    name = architecture(members)
     rules.model_type(members)
     form = published if chosen == "published" else component
     nested = form.check(members, target)
@@ -131,7 +132,7 @@ def read_draft_config(
     types = form.layer_types(members, layers)
     windows = rules.windows(members, types)
     return DraftConfig(
-        architecture=architecture,
+        architecture=name,
         vocab_size=target.vocab_size if form is published else None,
         hidden_size=target.hidden_size,
         intermediate_size=read.positive_int(members, "intermediate_size"),
