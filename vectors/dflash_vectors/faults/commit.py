@@ -1,0 +1,74 @@
+"""Faults of commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dflash_spec.tensors import Array
+
+from dflash_vectors.faults import Function, fault
+
+COMMIT = "NInfer docs/maintainer/dflash.md, commit"
+
+
+@fault("dflash_reference.commit.commit", clauses=("COMMIT-001",), effect="output",
+    report="https://github.com/ikawrakow/ik_llama.cpp/pull/2065",
+)  # fmt: skip
+def anchor_not_committed(true: Function) -> Function:
+    """The committed rows are the kept tokens; the anchor's row is never counted."""
+
+    def wrong(anchor: int, licensed: Array, kept: int, frontier: int, target_rows: int, profile: Any) -> Any:
+        return true(anchor, licensed, kept, frontier, target_rows, profile)._replace(rows=licensed[:kept])
+
+    return wrong
+
+
+@fault("dflash_reference.commit.commit", clauses=("COMMIT-001",), effect="output",
+    report="Luce-Org/lucebox-hub@8305b6c, where a budget cut leaves the uncut round's last token",
+)  # fmt: skip
+def anchor_from_the_uncut_round(true: Function) -> Function:
+    """The next anchor is the round's terminal token, though fewer tokens were kept."""
+
+    def wrong(anchor: int, licensed: Array, kept: int, frontier: int, target_rows: int, profile: Any) -> Any:
+        committed = true(anchor, licensed, kept, frontier, target_rows, profile)
+        return committed._replace(next_anchor=int(licensed[-1]))
+
+    return wrong
+
+
+@fault("dflash_reference.commit.commit", clauses=("COMMIT-001",), report=COMMIT, effect="output")
+def anchor_processed_twice(true: Function) -> Function:
+    """The frontier moves by one less than was kept, so the last committed row is read again."""
+
+    def wrong(anchor: int, licensed: Array, kept: int, frontier: int, target_rows: int, profile: Any) -> Any:
+        committed = true(anchor, licensed, kept, frontier, target_rows, profile)
+        return committed._replace(next_frontier=committed.next_frontier - 1)
+
+    return wrong
+
+
+@fault("dflash_reference.commit.commit", clauses=("COMMIT-001",), effect="output",
+    report="Luce-Org/lucebox-hub@8305b6c, where a stop inside a round advances over the whole round",
+)  # fmt: skip
+def frontier_over_dropped_tokens(true: Function) -> Function:
+    """The frontier moves over every licensed token, though a stop dropped some."""
+
+    def wrong(anchor: int, licensed: Array, kept: int, frontier: int, target_rows: int, profile: Any) -> Any:
+        committed = true(anchor, licensed, kept, frontier, target_rows, profile)
+        return committed._replace(next_frontier=frontier + len(licensed))
+
+    return wrong
+
+
+@fault("dflash_reference.commit.kept_rows", clauses=("COMMIT-002", "COMMIT-001"), effect="output",
+    report="https://github.com/ml-explore/mlx-swift-lm/issues/424",
+)  # fmt: skip
+def target_rows_not_cut_back(true: Function) -> Function:
+    """Rows of rejected proposals stay in the target's K/V."""
+    return lambda frontier, kept, target_rows: target_rows
+
+
+@fault("dflash_reference.commit.kept_rows", clauses=("COMMIT-002", "COMMIT-001"), report=COMMIT, effect="output")
+def target_rows_cut_to_the_old_frontier(true: Function) -> Function:
+    """The target's K/V is cut back to where the round began."""
+    return lambda frontier, kept, target_rows: frontier

@@ -1,0 +1,114 @@
+"""Faults of ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from dflash_spec.tensors import Array
+
+from dflash_vectors.faults import Function, fault
+
+PACKAGE = "dflash 0.1.0 dflash_generate"
+
+
+@fault(
+    "dflash_reference.commit.through_first_stop", clauses=("STOP-001",), effect="output",
+    report="https://github.com/LostRuins/koboldcpp/issues/1276",
+)  # fmt: skip
+def text_goes_on_after_the_stop(true: Function) -> Function:
+    """A round is emitted whole, whatever it holds."""
+    return lambda tokens, stop_ids: len(tokens)
+
+
+@fault(
+    "dflash_reference.commit.through_first_stop", clauses=("STOP-001",), effect="output",
+    report="https://github.com/vllm-project/vllm/pull/12193",
+)  # fmt: skip
+def last_of_two_stops_taken(true: Function) -> Function:
+    """The text ends at the last stop id of the round."""
+
+    def wrong(tokens: Array, stop_ids: Array) -> int:
+        places = np.flatnonzero(np.isin(tokens, stop_ids))
+        return int(places[-1]) + 1 if len(places) else len(tokens)
+
+    return wrong
+
+
+@fault(
+    "dflash_reference.commit.through_first_stop", clauses=("STOP-001",), effect="output",
+    report="https://github.com/sgl-project/sglang/pull/21723",
+)  # fmt: skip
+def stop_seen_only_at_the_end(true: Function) -> Function:
+    """Only the last token of a round is compared with the stop ids."""
+    return lambda tokens, stop_ids: len(tokens)
+
+
+@fault(
+    "dflash_reference.commit.through_first_stop", clauses=("STOP-001",), effect="output",
+    report="https://github.com/Luce-Org/lucebox-hub/commit/d180d39",
+)  # fmt: skip
+def only_the_first_stop_id_ends(true: Function) -> Function:
+    """One end token is compared, the others of the list are not."""
+    return lambda tokens, stop_ids: true(tokens, stop_ids[:1])
+
+
+@fault("dflash_reference.commit.preview", clauses=("STOP-001",), report=PACKAGE, effect="output")
+def stop_token_dropped(true: Function) -> Function:
+    """The stop token itself is not kept."""
+
+    def wrong(licensed: Array, stop_ids: Array, remaining: int, profile: Any) -> Any:
+        preview = true(licensed, stop_ids, remaining, profile)
+        stopped = bool(np.isin(licensed[preview.kept - 1], stop_ids))
+        return preview._replace(kept=preview.kept - int(stopped))
+
+    return wrong
+
+
+@fault("dflash_reference.commit.preview", clauses=("STOP-001",), effect="liveness",
+    report="https://github.com/lightseekorg/TorchSpec/issues/177",
+)  # fmt: skip
+def stop_cuts_but_does_not_end(true: Function) -> Function:
+    """Tokens after the stop are dropped, but the request goes on."""
+
+    def wrong(licensed: Array, stop_ids: Array, remaining: int, profile: Any) -> Any:
+        preview = true(licensed, stop_ids, remaining, profile)
+        return preview._replace(terminal=int(preview.kept == remaining))
+
+    return wrong
+
+
+@fault("dflash_reference.commit.preview", clauses=("STOP-003",), report="z-lab/dflash@44947fb dflash/model.py",
+    effect="output", profiles=("zlab",),
+)  # fmt: skip
+def last_round_overshoots(true: Function) -> Function:
+    """The last round is kept whole, one token past the budget."""
+
+    def wrong(licensed: Array, stop_ids: Array, remaining: int, profile: Any) -> Any:
+        preview = true(licensed, stop_ids, len(licensed) + 1, profile)
+        return preview._replace(terminal=int(preview.terminal or preview.kept >= remaining))
+
+    return wrong
+
+
+@fault("dflash_reference.commit.preview", clauses=("STOP-003",), report=PACKAGE, effect="liveness")
+def full_budget_does_not_end(true: Function) -> Function:
+    """A round that uses the budget up leaves the request running."""
+
+    def wrong(licensed: Array, stop_ids: Array, remaining: int, profile: Any) -> Any:
+        preview = true(licensed, stop_ids, remaining, profile)
+        stopped = bool(np.isin(licensed[preview.kept - 1], stop_ids))
+        return preview._replace(terminal=int(stopped))
+
+    return wrong
+
+
+@fault("dflash_reference.commit.preview", clauses=("STOP-003",), report=PACKAGE, effect="output")
+def ends_one_token_early(true: Function) -> Function:
+    """A request ends when one token of its budget is left."""
+
+    def wrong(licensed: Array, stop_ids: Array, remaining: int, profile: Any) -> Any:
+        preview = true(licensed, stop_ids, remaining, profile)
+        return preview._replace(terminal=int(preview.terminal or preview.kept == remaining - 1))
+
+    return wrong
