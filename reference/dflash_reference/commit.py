@@ -1,0 +1,109 @@
+"""The end of a round: how many tokens are kept, and what becomes of the state."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from dflash_spec.errors import RequestError
+from dflash_spec.registry import Profile
+from dflash_spec.tensors import Array
+
+from dflash_reference.names import Position, TokenId
+
+
+class Preview(NamedTuple):
+    """kept: N. terminal: 1 where the request ends with this round."""
+
+    kept: int
+    terminal: int
+
+
+class Round(NamedTuple):
+    """rows: [N] int64, the committed input tokens. next_anchor, next_frontier, target_rows_kept: after the commit."""
+
+    rows: Array
+    next_anchor: int
+    next_frontier: int
+    target_rows_kept: int
+
+
+class Pending(NamedTuple):
+    """features: [N, n·H], represented in ACT. positions: [N] int64. context_frontier: once they are context."""
+
+    features: Array
+    positions: Array
+    context_frontier: int
+
+
+def preview(licensed: Array, stop_ids: Array, remaining: int, profile: Profile) -> Preview:
+    """How many of the licensed tokens [L] are kept, with `remaining` tokens left of the budget.
+
+    Raises RequestError if nothing is licensed or nothing remains.
+
+    Clause: STOP-003
+    Source: NInfer docs/maintainer/dflash.md, commit; dflash 0.1.0 dflash_generate.
+    """
+    if len(licensed) < 1 or remaining < 1:
+        raise RequestError(
+            f"stop.preview: {len(licensed)} licensed, {remaining} remaining, expected at least 1 of each"
+        )
+    affordable = licensed[:remaining]
+    kept = through_first_stop(affordable, stop_ids)
+    stopped = bool(np.isin(affordable[kept - 1], stop_ids))
+    return Preview(kept, int(stopped or kept == remaining))
+
+
+def through_first_stop(tokens: Array, stop_ids: Array) -> int:
+    """How many of tokens [L] stand up to the first stop id, itself included; all of them if there is none.
+
+    Clause: STOP-001
+    Source: NInfer docs/maintainer/dflash.md, commit; vllm-project/vllm pull 12193.
+    """
+    for index, token in enumerate(tokens):
+        if token in stop_ids:
+            return index + 1
+    return len(tokens)
+
+
+def commit(
+    anchor: TokenId, licensed: Array, kept: int, frontier: Position, target_rows: int, profile: Profile
+) -> Round:
+    """The state after `kept` = N of the licensed tokens [L]; N = 0 changes nothing.
+
+    Raises RequestError if N is more than L, or if the target holds fewer than frontier + N rows.
+
+    Clause: COMMIT-001
+    Source: NInfer docs/maintainer/dflash.md, commit.
+    """
+    if not 0 <= kept <= len(licensed):
+        raise RequestError(f"commit.round: kept {kept}, expected 0 to {len(licensed)}, the licensed tokens")
+    consumed = np.concatenate([[anchor], licensed]).astype(np.int64)
+    rows_kept = kept_rows(frontier, kept, target_rows)
+    return Round(consumed[:kept], int(consumed[kept]), frontier + kept, rows_kept)
+
+
+def kept_rows(frontier: Position, kept: int, target_rows: int) -> int:
+    """How many of the target's rows outlive the round: those of the tokens that it has really consumed.
+
+    Raises RequestError if there are fewer.
+
+    Clause: COMMIT-002
+    Source: NInfer docs/maintainer/dflash.md, commit; dflash 0.1.0 dflash_generate.
+    """
+    if target_rows < frontier + kept:
+        raise RequestError(f"commit.round: {target_rows} target rows, expected at least {frontier + kept}")
+    return frontier + kept
+
+
+def pending(captured: Array, frontier: Position, committed: int, profile: Profile) -> Pending:
+    """Of the verify's captured features [W, n·H], from position `frontier` on, those of the N committed rows.
+
+    Raises RequestError if N is more than W.
+
+    Clause: CTX-009
+    Source: NInfer docs/maintainer/dflash.md, commit; vllm-project/vllm pull 41703.
+    """
+    if not 0 <= committed <= len(captured):
+        raise RequestError(f"context.pending: committed {committed}, expected 0 to {len(captured)}, the rows captured")
+    return Pending(captured[:committed], frontier + np.arange(committed), frontier + committed)

@@ -1,0 +1,136 @@
+"""Acceptance and correction: which tokens a verified round licenses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from dflash_spec.errors import TensorError
+from dflash_spec.registry import Profile
+from dflash_spec.tensors import Array
+
+from dflash_reference import processing
+from dflash_reference.names import TokenId
+
+
+class Verdict(NamedTuple):
+    """licensed: [P + 1] int64, of which accepted + 1 are tokens and the rest 0. accepted: A."""
+
+    licensed: Array
+    accepted: int
+
+
+def greedy(proposals: Array, target: Array, profile: Profile) -> Verdict:
+    """The verdict on proposals [P], given the target's argmax of each of its P + 1 rows.
+
+    Raises TensorError unless there is one row more than proposals.
+
+    Clause: LAW-002
+    Source: NInfer docs/maintainer/dflash.md, verification.
+    """
+    _check_rows("law.greedy", proposals, target)
+    accepted = matching_prefix(proposals, target)
+    return Verdict(licensed_row(proposals, accepted, TokenId(int(target[accepted]))), accepted)
+
+
+def matching_prefix(proposals: Array, target: Array) -> int:
+    """How many proposals [P] equal the target's token of their row [P + 1] before the first that does not.
+
+    Clause: LAW-001
+    Source: NInfer docs/maintainer/dflash.md, verification.
+    """
+    for slot, proposal in enumerate(proposals):
+        if proposal != target[slot]:
+            return slot
+    return len(proposals)
+
+
+def licensed_row(proposals: Array, accepted: int, terminal: TokenId) -> Array:
+    """The accepted proposals, the terminal token, and 0 in every slot after it: [P + 1].
+
+    Clause: LAW-008
+    Source: Infernix include/infernix/ops/speculative_round.h.
+    """
+    row = np.zeros(len(proposals) + 1, dtype=np.int64)
+    row[:accepted] = proposals[:accepted]
+    row[accepted] = terminal
+    return row
+
+
+def one_hot(proposals: Array, support: Array, p: Array, u_accept: Array, u_terminal: Any, profile: Profile) -> Verdict:
+    """The verdict on proposals [P] that are certain, given support and p [P + 1, S] and the uniforms of the round.
+
+    p and the uniforms may be float64 or Fraction. Raises TensorError unless there is one row more than proposals
+    and one accept uniform for each.
+    """
+    _check_rows("law.one_hot", proposals, p)
+    accepted = accepted_one_hot(proposals, support, p, u_accept)
+    if accepted == len(proposals):
+        terminal = bonus(support[accepted], p[accepted], u_terminal)
+    else:
+        rejected = TokenId(int(proposals[accepted]))
+        terminal = correction(rejected, support[accepted], p[accepted], u_terminal, profile)
+    return Verdict(licensed_row(proposals, accepted, terminal), accepted)
+
+
+def accepted_one_hot(proposals: Array, support: Array, p: Array, u_accept: Array) -> int:
+    """How many of proposals [P] pass their accept test before the first that fails.
+
+    Raises TensorError unless there is one uniform for each proposal.
+    """
+    if len(u_accept) != len(proposals):
+        raise TensorError(f"law.one_hot: {len(u_accept)} accept uniforms, expected {len(proposals)}, one per proposal")
+    for slot, proposal in enumerate(proposals):
+        if not accepts(TokenId(int(proposal)), support[slot], p[slot], u_accept[slot]):
+            return slot
+    return len(proposals)
+
+
+def accepts(proposal: TokenId, support: Array, p: Sequence[Any], u: Any) -> bool:
+    """Whether u < p(proposal); a token outside support [S] has probability 0.
+
+    Clause: LAW-003
+    Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0 _rejection_sample.
+    """
+    probability = next((weight for token, weight in zip(support, p, strict=True) if token == proposal), 0)
+    return bool(u < probability)
+
+
+def correction(rejected: TokenId, support: Array, p: Sequence[Any], u: Any, profile: Profile) -> TokenId:
+    """The token drawn from p [S] without the rejected one: the goal is u times what is left of the mass.
+
+    Clause: LAW-004
+    Source: Infernix include/infernix/ops/speculative_round.h.
+    """
+    left = [0 if token == rejected else weight for token, weight in zip(support, p, strict=True)]
+    mass = sum(left)
+    if not mass > 0:
+        return zero_residual(support, p, u, profile)
+    return TokenId(int(support[processing.rank(left, u * mass)]))
+
+
+def zero_residual(support: Array, p: Sequence[Any], u: Any, profile: Profile) -> TokenId:
+    """The correction where the rejected token held all the mass: the first of the support, or a draw from p itself.
+
+    Clause: LAW-005
+    Clause: LAW-006
+    Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0 _rejection_sample.
+    """
+    if profile.axes["zero_residual"] == "top_token":
+        return TokenId(int(support[0]))
+    return TokenId(int(support[processing.rank(p, u * sum(p))]))
+
+
+def bonus(support: Array, p: Sequence[Any], u: Any) -> TokenId:
+    """The token after a fully accepted round, an empty one included: drawn from the last row's p [S] as it is.
+
+    Clause: LAW-007
+    Source: NInfer docs/maintainer/dflash.md, verification.
+    """
+    return TokenId(int(support[processing.rank(p, u)]))
+
+
+def _check_rows(where: str, proposals: Array, rows: Array) -> None:
+    if len(rows) != len(proposals) + 1:
+        raise TensorError(f"{where}: {len(rows)} target rows, expected {len(proposals) + 1}, one more than proposals")

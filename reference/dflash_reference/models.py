@@ -1,0 +1,73 @@
+"""Target and draft: a config, and weights by their published names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from dflash_spec.config import DraftConfig, TargetConfig, draft_tensors, target_tensors
+from dflash_spec.errors import TensorError
+from dflash_spec.tensors import Array
+
+
+class Layer(NamedTuple):
+    """The weights of one decoder layer, [out, in] each; norms are [H] or [D]."""
+
+    input_norm: Array
+    q_proj: Array
+    k_proj: Array
+    v_proj: Array
+    o_proj: Array
+    q_norm: Array
+    k_norm: Array
+    post_norm: Array
+    gate_proj: Array
+    up_proj: Array
+    down_proj: Array
+
+
+LAYER_NAMES = (
+    "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+)  # fmt: skip
+"""The published names of the fields of Layer."""
+
+
+class Target:
+    """A Qwen3 dense decoder. Raises TensorError where `weights` are not those that the config asks for."""
+
+    def __init__(self, config: TargetConfig, weights: Mapping[str, Array]) -> None:
+        self.config = config
+        self.weights = _checked("target", weights, target_tensors(config))
+        self.layers = [_layer(self.weights, f"model.layers.{index}") for index in range(config.layers)]
+        self.embedding = self.weights["model.embed_tokens.weight"]
+        self.norm = self.weights["model.norm.weight"]
+
+
+class Draft:
+    """A DFlash draft. Raises TensorError where `weights` are not those that the config asks for."""
+
+    def __init__(self, config: DraftConfig, weights: Mapping[str, Array]) -> None:
+        self.config = config
+        self.weights = _checked("draft", weights, draft_tensors(config))
+        self.layers = [_layer(self.weights, f"layers.{index}") for index in range(config.layers)]
+        self.fc = self.weights["fc.weight"]
+        self.hidden_norm = self.weights["hidden_norm.weight"]
+        self.norm = self.weights["norm.weight"]
+
+
+def _layer(weights: Mapping[str, Array], prefix: str) -> Layer:
+    return Layer(*(weights[f"{prefix}.{name}.weight"] for name in LAYER_NAMES))
+
+
+def _checked(where: str, weights: Mapping[str, Array], expected: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    for name in weights:
+        if name not in expected:
+            raise TensorError(f"{where}: found tensor {name}, expected none of this name")
+    for name, shape in expected.items():
+        if name not in weights:
+            raise TensorError(f"{where}: found no tensor {name}, expected one of shape {list(shape)}")
+        if tuple(weights[name].shape) != tuple(shape):
+            raise TensorError(f"{where}: {name} has shape {list(weights[name].shape)}, expected {list(shape)}")
+    return {name: np.asarray(weights[name], dtype=np.float64) for name in expected}

@@ -1,0 +1,125 @@
+"""Every op by name, and one way to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from dflash_spec.config.operations import OPERATIONS as CONFIG_OPERATIONS
+from dflash_spec.errors import TensorError, UnsupportedError
+from dflash_spec.registry import Op, Profile, TensorSpec, load_ops
+from dflash_spec.tensors import FLOATS, Array
+
+from dflash_reference import block, commit, context, draft, engine, head, law, layer, mask, num, processing, rng, tap
+from dflash_reference import target as target_model
+
+PLACES: dict[str, tuple[ModuleType, str]] = {
+    "num.round_bf16": (num, "round_bf16"),
+    "num.round_fp16": (num, "round_fp16"),
+    "num.round_fp32": (num, "round_fp32"),
+    "num.contract": (num, "contract_rows"),
+    "rng.uniform": (rng, "uniform"),
+    "rng.round_keys": (rng, "round_keys"),
+    "rng.plain_keys": (rng, "plain_keys"),
+    "tap.concat": (tap, "concat"),
+    "context.feature": (context, "feature"),
+    "context.key": (context, "key"),
+    "context.value": (context, "value"),
+    "context.pending": (commit, "pending"),
+    "block.extent": (block, "extent"),
+    "block.inputs": (block, "inputs"),
+    "block.verify_inputs": (block, "verify_inputs"),
+    "mask.draft": (mask, "draft"),
+    "draft.embed": (draft, "embed"),
+    "draft.qkv": (layer, "qkv"),
+    "draft.attention": (draft, "attention"),
+    "draft.output": (layer, "output"),
+    "draft.mlp": (layer, "mlp"),
+    "draft.final": (draft, "final"),
+    "draft.block": (draft, "block"),
+    "head.logits": (head, "logits"),
+    "head.argmax": (head, "argmax"),
+    "proc.distribution": (processing, "distribution"),
+    "proc.greedy": (processing, "greedy"),
+    "proc.draw": (processing, "draw"),
+    "law.greedy": (law, "greedy"),
+    "law.one_hot": (law, "one_hot"),
+    "stop.preview": (commit, "preview"),
+    "commit.round": (commit, "commit"),
+    "target.attention": (target_model, "attention"),
+    "target.logits": (target_model, "logits"),
+    "target.forward": (target_model, "forward"),
+    "engine.generate": (engine, "generate_op"),
+}
+"""Where each op's function stands. It is looked up at every call, so that a patched module is obeyed."""
+
+
+def _late(module: ModuleType, name: str) -> Callable[..., Any]:
+    return lambda **arguments: getattr(module, name)(**arguments)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = CONFIG_OPERATIONS | {op: _late(*place) for op, place in PLACES.items()}
+"""Op name -> function, which takes the op's inputs and `profile` by keyword and returns its stages and outputs."""
+
+
+def run(op: str, inputs: Mapping[str, Any], profile: Profile) -> dict[str, Array]:
+    """The stages, then the outputs, of one op, in the order of its declaration.
+
+    Inputs are arrays or scalars, represented in their declared dtypes; those of a starred name come under their full
+    names. Floats come back as float64, represented in the declared dtype. Raises UnsupportedError for an unknown op,
+    TensorError for inputs that do not fit its declaration, and whatever the op raises.
+    """
+    if op not in OPERATIONS:
+        raise UnsupportedError(f"op {op!r}, expected one of {', '.join(OPERATIONS)}")
+    result = OPERATIONS[op](**arguments(load_ops()[op], inputs), profile=profile)
+    named: dict[str, Array] = {}
+    for field, value in result._asdict().items():
+        parts = {f"{field}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {field: value}
+        named |= {name: np.asarray(part) for name, part in parts.items()}
+    return named
+
+
+def arguments(op: Op, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of an op's function. Raises TensorError for a missing, unknown or misshapen input."""
+    starred = [spec.name[:-2] for spec in op.inputs if spec.name.endswith(".*")]
+    given: dict[str, Any] = {name: {} for name in starred}
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, values in inputs.items():
+        spec = op.find("inputs", name)
+        if spec is None:
+            raise TensorError(f"{op.name}: input {name!r}, expected only {', '.join(s.name for s in op.inputs)}")
+        tensor = _converted(f"{op.name}: {name}", spec, values, sizes)
+        group, _, rest = name.partition(".")
+        if group in starred:
+            given[group][rest] = tensor
+        else:
+            given[name] = tensor
+    for spec in op.inputs:
+        if not spec.name.endswith(".*") and spec.name not in given:
+            raise TensorError(f"{op.name}: no input {spec.name!r}, expected one of {spec.dtype}")
+    return given
+
+
+def _converted(where: str, spec: TensorSpec, values: Any, sizes: dict[str, tuple[int, str]]) -> Any:
+    """`values` as float64 or integers, a Python number where 0-d; `sizes` holds the symbols of the op's shapes."""
+    array = np.asarray(values)
+    _check_shape(where, spec, array.shape, sizes)
+    floating = spec.dtype in (*FLOATS, "ACT", "WEIGHT", "CTX_K", "CTX_V", "LOGIT")
+    if array.dtype.kind not in ("fiub" if floating else "iub"):
+        raise TensorError(f"{where}: values of type {array.dtype}, expected {spec.dtype}")
+    if spec.shape == ():
+        return float(array) if floating else int(array)
+    return array.astype(np.float64 if floating else np.uint64 if spec.dtype == "U64" else np.int64)
+
+
+def _check_shape(where: str, spec: TensorSpec, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
+    if spec.shape is None:
+        return
+    if len(shape) != len(spec.shape):
+        raise TensorError(f"{where}: shape {list(shape)}, expected [{', '.join(spec.shape)}]")
+    for axis, (symbol, size) in enumerate(zip(spec.shape, shape, strict=True)):
+        expected, origin = (int(symbol), "the op") if symbol.isdigit() else sizes.setdefault(symbol, (size, where))
+        if size != expected:
+            raise TensorError(f"{where}: {size} on axis {axis}, expected {symbol} = {expected} as in {origin}")

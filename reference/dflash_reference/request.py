@@ -1,0 +1,121 @@
+"""One request: what was asked, whether that is possible, and how far it has come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from dflash_spec.errors import RequestError, TensorError, UnsupportedError
+from dflash_spec.registry import Profile
+from dflash_spec.tensors import Array
+
+from dflash_reference import commit, rng
+from dflash_reference.models import Draft, Target
+from dflash_reference.names import Position, TokenId
+from dflash_reference.target import Cache
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked. Lengths and counts are in tokens.
+
+    `drafts` is K, None for the draft file's own; `public` counts the ids that a text can hold, None for the whole
+    table; `chunks` are the lengths of the prefill's chunks, empty for one chunk. At temperature 0 decoding is greedy
+    and `seed` is not used.
+    """
+
+    drafts: int | None
+    max_new: int
+    stop_ids: tuple[int, ...] = ()
+    public: int | None = None
+    temperature: float = 0.0
+    seed: int = 0
+    chunks: tuple[int, ...] = ()
+
+
+class Request:
+    """A request between rounds. Raises RequestError where it cannot be served.
+
+    The target has consumed the tokens at [0, frontier), and `anchor` is the token at `frontier`.
+    """
+
+    def __init__(self, target: Target, prompt: Sequence[int], settings: Settings, profile: Profile) -> None:
+        self.target, self.settings, self.profile = target, settings, profile
+        self.public = target.config.vocab_size if settings.public is None else settings.public
+        self.capacity = target.config.max_positions
+        _check(self, prompt)
+        _check_policy(settings, profile)
+        self.budget = min(settings.max_new, self.capacity - len(prompt) + 1)
+        self.cache = Cache(target.config)
+        self.frontier = Position(len(prompt))
+        self.anchor = TokenId(-1)
+        self.tokens: list[TokenId] = []
+        self.ended = False
+
+    @property
+    def remaining(self) -> int:
+        """How many tokens the budget has left."""
+        return self.budget - len(self.tokens)
+
+    def uniforms(self, keys: Array) -> Array:
+        """The uniforms [N] of draws with the given keys [N, 3]."""
+        position, purpose, sub = keys.T
+        return rng.uniform(np.full(len(keys), self.settings.seed, np.uint64), position, purpose, sub, self.profile).u
+
+    def keep(self, licensed: Array) -> int:
+        """Append those of the licensed tokens [L] that are kept, and end the request where one of them ends it: N.
+
+        Licensed tokens are all that is looked at: a rejected proposal ends nothing.
+
+        Clause: STOP-002
+        Source: openvinotoolkit/openvino.genai pull 1951.
+        """
+        stop_ids = np.array(self.settings.stop_ids, dtype=np.int64)
+        kept, terminal = commit.preview(licensed, stop_ids, self.remaining, self.profile)
+        self.tokens.extend(TokenId(int(token)) for token in licensed[:kept])
+        self.ended = bool(terminal)
+        return kept
+
+    def advance(self, done: commit.Round) -> None:
+        """Move to the state after a round."""
+        self.cache.cut(done.target_rows_kept)
+        self.anchor, self.frontier = TokenId(done.next_anchor), Position(done.next_frontier)
+
+
+def _check_policy(settings: Settings, profile: Profile) -> None:
+    """Raise UnsupportedError where the profile's proposals at this temperature are not argmaxes."""
+    if settings.temperature > 0 and profile.axes["proposal"] != "argmax":
+        raise UnsupportedError(
+            f"profile {profile.name} at temperature {settings.temperature}: axis proposal is "
+            f"{profile.axes['proposal']!r}, expected 'argmax', the only policy built above temperature 0"
+        )
+
+
+def check_pair(target: Target, draft: Draft) -> None:
+    """Raise TensorError where the draft cannot read this target's rows."""
+    hidden, layers = target.config.hidden_size, target.config.layers
+    if draft.config.hidden_size != hidden:
+        raise TensorError(f"draft: hidden size {draft.config.hidden_size}, expected the target's {hidden}")
+    if max(draft.config.taps) >= layers:
+        raise TensorError(f"draft: taps {list(draft.config.taps)}, expected ids below {layers}, the target's blocks")
+    if draft.config.mask_id >= target.config.vocab_size:
+        raise TensorError(f"draft: mask id {draft.config.mask_id}, expected one below {target.config.vocab_size}")
+
+
+def _check(request: Request, prompt: Sequence[int]) -> None:
+    settings, rows = request.settings, request.target.config.vocab_size
+    if not 1 <= len(prompt) <= request.capacity:
+        raise RequestError(f"prompt of {len(prompt)} tokens, expected 1 to {request.capacity}, the target's positions")
+    for slot, token in enumerate(prompt):
+        if not 0 <= token < rows:
+            raise RequestError(f"prompt[{slot}] is {token}, expected 0 to {rows - 1}")
+    if settings.max_new < 1:
+        raise RequestError(f"max_new is {settings.max_new}, expected at least 1")
+    if not 1 <= request.public <= rows:
+        raise RequestError(f"public is {request.public}, expected 1 to {rows}, the rows of the head")
+    if not (math.isfinite(settings.temperature) and settings.temperature >= 0):
+        raise RequestError(f"temperature is {settings.temperature}, expected a finite number of at least 0")
+    if not 0 <= settings.seed < 2**64:
+        raise RequestError(f"seed is {settings.seed}, expected 0 to 2^64 - 1")
