@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TextIO
 
-from dflash_spec.registry import ROOT, load_clauses, read_yaml
-from dflash_spec.tensors import FLOATS, Tensor
+from dflash_spec.registry import PROFILES, ROOT, load_clauses, read_yaml
+from dflash_spec.tensors import Tensor
 
-from dflash_vectors.cases import GoldenCase, Loader, load_case
+from dflash_vectors.cases import GoldenCase, Loader, default_folder, load_case
 from dflash_vectors.runners.protocol import Answer
 from dflash_vectors.verdict import (
     DAMAGED,
@@ -29,14 +29,17 @@ from dflash_vectors.verdict import (
     Element,
     Result,
     Run,
+    digits,
 )  # fmt: skip
 
 LikelyFaults = Callable[[GoldenCase, Answer], Sequence[str]]
 
 CHAPTERS = ("NUM", "RNG", "CFG", "TAP", "CTX", "BLK", "MASK", "DRAFT", "HEAD", "PROC", "LAW", "COMMIT", "STOP", "TGT")
 NARROWEST, WIDEST = 80, 120
-IN_FULL = 3  # failed vectors of one clause that are told in full; the others take a line each
+IN_FULL = 3  # diverging tensors of a vector that are told; the others are counted
+MANY = 3  # vectors that fail for one and the same reason are told together from here on
 DUMP_LINES = 10
+GAP = 3
 CODES = {"red": "31;1", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 
 
@@ -58,6 +61,9 @@ class Style:
     def paint(self, text: str, colour: str) -> str:
         return f"\x1b[{CODES[colour]}m{text}\x1b[0m" if self.colour and colour else text
 
+    def clip(self, line: str) -> str:
+        return line if len(line) <= self.width else line[: self.width - 1] + "…"
+
     def wrap(self, head: str, text: str, colour: str = "") -> Iterator[str]:
         """`text` after `head`, the lines after the first indented to the head's width."""
         lines = textwrap.wrap(text, self.width - len(head), break_long_words=False, break_on_hyphens=False) or [""]
@@ -78,8 +84,8 @@ def chapter_title(chapter: str) -> str:
     return str(read_yaml(path)["title"]) if path.is_file() else ""
 
 
-def _chapters(run: Run) -> list[str]:
-    found = {entry.chapter for entry in run.entries}
+def _chapters(run: Run, profile: str | None = None) -> list[str]:
+    found = {entry.chapter for entry in run.entries if profile in (None, entry.profile.name)}
     return sorted(found, key=lambda c: (CHAPTERS.index(c) if c in CHAPTERS else len(CHAPTERS), c))
 
 
@@ -108,8 +114,10 @@ class Notes:
         return notes
 
 
-def _cell(column: Column, chapter: str | None, notes: Notes) -> Cell:
-    """`12`: all that ran passed. `3/12 FAILED`: three of twelve failed. `–`: none is supported. `·`: not reached."""
+def _cell(column: Column | None, chapter: str | None, notes: Notes) -> Cell:
+    """`12`: all that ran passed. `3/12 FAILED`: three of twelve failed. `–`: not supported. `·`: not reached."""
+    if column is None:
+        return Cell("–", "dim")
     ran, failed = column.of(PASSED, FAILED, chapter=chapter), column.of(FAILED, chapter=chapter)
     damaged = len(column.of(DAMAGED, chapter=chapter))
     if failed:
@@ -124,22 +132,47 @@ def _cell(column: Column, chapter: str | None, notes: Notes) -> Cell:
 
 
 def table(run: Run, style: Style) -> str:
-    """Chapters down, implementations across; as many tables side by side as the width asks for."""
-    notes, chapters = Notes.of(run), _chapters(run)
-    profiles = sorted({entry.profile.name for entry in run.entries})
-    left = [[Cell("", ""), Cell("", ""), Cell("chapter", "dim")]]
-    left[0] += [Cell(f"{chapter:<7} {chapter_title(chapter)}") for chapter in chapters] + [Cell("all", "bold")]
-    for profile in profiles:
-        own = [entry for entry in run.entries if entry.profile.name == profile]
-        counts = [sum(entry.chapter == chapter for entry in own) for chapter in chapters]
-        head = [Cell("vectors", "dim"), Cell("in the set", "dim"), Cell(profile, "dim")]
-        left.append(head + [Cell(str(count or "–"), "dim") for count in (*counts, len(own))])
-    right = []
-    for column in run.columns:
-        d = column.description
-        head = [Cell(d.name, "bold"), Cell(f"({d.note})" if d.note else d.version, "dim"), Cell(d.profile, "dim")]
-        right.append(head + [_cell(column, chapter, notes) for chapter in chapters] + [_cell(column, None, notes)])
-    return "\n\n".join(_grid([*left, *some], style) for some in _fitting(left, right, style.width))
+    """Chapters down, a block of rows for each profile; implementations across.
+
+    The chapters' titles are left out where they do not fit; what still does not fit goes to a second table.
+    """
+    profiles = [name for name in PROFILES if any(entry.profile.name == name for entry in run.entries)]
+    rows = [(profile, chapter) for profile in profiles for chapter in (*_chapters(run, profile), None)]
+    right = [_implementation(run, spec, rows) for spec in dict.fromkeys(column.spec for column in run.columns)]
+    for titles in (True, False):
+        left = _left(run, rows, titles)
+        groups = list(_fitting(left, right, style.width))
+        if len(groups) == 1:
+            break
+    rules = [1, *(number + 2 for number, (_, chapter) in enumerate(rows) if chapter is None)]
+    return "\n\n".join(_grid([*left, *group], rules[:-1], style) for group in groups)
+
+
+Row = tuple[str, str | None]
+"""Profile and chapter of a row of the table; no chapter for the row of sums."""
+
+
+def _left(run: Run, rows: list[Row], titles: bool) -> list[list[Cell]]:
+    """The columns that name the rows, and how many vectors the set has for each."""
+    names, seen = [Cell(""), Cell("profile", "dim")], [Cell(""), Cell("chapter", "dim")]
+    counts = [Cell("", "dim"), Cell("vectors", "dim")]
+    previous = ""
+    for profile, chapter in rows:
+        own = [e for e in run.entries if e.profile.name == profile and chapter in (None, e.chapter)]
+        names.append(Cell("" if profile == previous else profile, "bold"))
+        title = f"{chapter:<7} {chapter_title(chapter)}" if chapter and titles else chapter
+        seen.append(Cell((title or "").rstrip()) if chapter else Cell("all", "dim"))
+        counts.append(Cell(str(len(own)), "dim"))
+        previous = profile
+    return [names, seen, counts]
+
+
+def _implementation(run: Run, spec: str, rows: list[Row]) -> list[Cell]:
+    columns = {column.description.profile: column for column in run.columns if column.spec == spec}
+    description = next(iter(columns.values())).description
+    notes = Notes.of(run)
+    head = [Cell(description.name, "bold"), Cell(f"({description.note})" if description.note else description.version)]
+    return head + [_cell(columns.get(profile), chapter, notes) for profile, chapter in rows]
 
 
 def _width(column: list[Cell]) -> int:
@@ -148,30 +181,28 @@ def _width(column: list[Cell]) -> int:
 
 def _fitting(left: list[list[Cell]], right: list[list[Cell]], width: int) -> Iterator[list[list[Cell]]]:
     """The right columns in groups that fit beside the left ones."""
-    room = width - sum(_width(column) + 3 for column in left)
+    room = width - sum(_width(column) + GAP for column in left) + GAP
     group: list[list[Cell]] = []
     for column in right:
-        if group and sum(_width(c) + 3 for c in [*group, column]) > room:
+        if group and sum(_width(c) + GAP for c in [*group, column]) > room:
             yield group
             group = []
         group.append(column)
     yield group
 
 
-def _grid(columns: list[list[Cell]], style: Style) -> str:
+def _grid(columns: list[list[Cell]], rules: list[int], style: Style) -> str:
+    """Cells as text: the first two columns to the left, the others to the right, a rule after each row of `rules`."""
     widths = [_width(column) for column in columns]
-    rule = style.paint("─" * (sum(widths) + 3 * (len(widths) - 1)), "dim")
+    rule = style.paint("─" * (sum(widths) + GAP * (len(widths) - 1)), "dim")
     lines = []
     for number, row in enumerate(zip(*columns, strict=True)):
-        cells = [
-            style.paint(cell.text, cell.colour) + " " * (width - len(cell.text))
-            if place == 0
-            else " " * (width - len(cell.text)) + style.paint(cell.text, cell.colour)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("   ".join(cells).rstrip())
-        if number in (2, len(columns[0]) - 2):
-            lines.append(rule)
+        cells = []
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space, text = " " * (width - len(cell.text)), style.paint(cell.text, cell.colour)
+            cells.append(text + space if place < 2 else space + text)
+        lines.append((" " * GAP).join(cells).rstrip())
+        lines += [rule] if number in rules else []
     return "\n".join(lines)
 
 
@@ -197,7 +228,10 @@ def remarks(run: Run, style: Style) -> str:
 
 
 def failures(run: Run, style: Style, likely: LikelyFaults | None = None, load: Loader = load_case) -> str:
-    """Every failure that no record explains, by implementation and by the clause that is blamed first."""
+    """Every failure that no record explains: by implementation, by the clause that is blamed first, and by op.
+
+    Of each such group the smallest vector is told in full and the others take a line each.
+    """
     blocks = []
     for column in run.columns:
         failed = [result for result in column.results if result.unexplained]
@@ -205,15 +239,46 @@ def failures(run: Run, style: Style, likely: LikelyFaults | None = None, load: L
             continue
         ran = len(column.of(PASSED, FAILED))
         blocks.append(style.paint(f"{column.label}: {len(failed)} of {ran} vectors failed", "bold"))
-        for clause in dict.fromkeys(result.clause for result in failed):
-            own = sorted((r for r in failed if r.clause == clause), key=lambda r: (r.entry.size, r.entry.id))
+        unanswered = [same for same in _by_reason(failed) if len(same) >= MANY]
+        blocks += ["\n".join(_unanswered_lines(column, same, run.folder, style)) for same in unanswered]
+        told = {result.entry.id for same in unanswered for result in same}
+        groups: dict[tuple[str, str], list[Result]] = {}
+        for result in sorted(failed, key=lambda r: (r.entry.size, r.entry.id)):
+            if result.entry.id not in told:
+                groups.setdefault((result.clause, result.entry.op.name), []).append(result)
+        for clause, op in sorted(groups, key=_in_order_of_the_round):
+            first, *others = groups[clause, op]
             blocks.append("\n".join(_clause_lines(clause, style)))
-            for result in own[:IN_FULL]:
-                blocks.append(failure(column, result, run.folder, style, likely, load))
-            rest = "\n".join(f"  also     {_one_line(result)}"[: style.width] for result in own[IN_FULL:])
-            blocks += [rest] if rest else []
-            blocks.append(_smallest(own[0], style, load))
+            blocks.append(failure(column, first, run.folder, style, likely, load))
+            if others:
+                blocks.append("\n".join(style.clip(f"    also       {_one_line(other)}") for other in others))
     return "\n\n".join(blocks)
+
+
+def _in_order_of_the_round(group: tuple[str, str]) -> tuple[int, str, str]:
+    """What comes first in a round comes first in the report: it may be the cause of the rest."""
+    chapter = group[0].partition("-")[0]
+    return (CHAPTERS.index(chapter) if chapter in CHAPTERS else len(CHAPTERS), *group)
+
+
+def _by_reason(failed: list[Result]) -> list[list[Result]]:
+    """Failures without an answer, together where only the vector's id tells their reasons apart."""
+    groups: dict[str, list[Result]] = {}
+    for result in failed:
+        if result.reason:
+            groups.setdefault(result.reason.replace(result.entry.id, "<id>"), []).append(result)
+    return list(groups.values())
+
+
+def _unanswered_lines(column: Column, same: list[Result], folder: str, style: Style) -> Iterator[str]:
+    first = same[0]
+    yield from style.wrap(
+        "  ", f"{len(same)} vectors without an answer: {first.reason.replace(first.entry.id, '<id>')}"
+    )
+    clauses = dict.fromkeys(result.clause for result in same)
+    yield from style.wrap("    unproved   ", ", ".join(clauses), "dim")
+    yield from style.wrap("    vectors    ", ", ".join(result.entry.id for result in same), "dim")
+    yield style.paint("    reproduce  ", "dim") + _command(column, first, folder)
 
 
 def _clause_lines(clause: str, style: Style) -> Iterator[str]:
@@ -240,12 +305,20 @@ def failure(
         lines += _divergence_lines(divergence, number == 0, style)
     if len(result.divergences) > IN_FULL:
         lines.append(f"    …          and {len(result.divergences) - IN_FULL} tensors more")
-    guesses = likely(case, result.answer) if likely is not None and result.answer is not None else ()
-    for guess in guesses:
+    answer = result.answer
+    stages = [item.label for item in case.expected if item.role == "stages"]
+    if answer is not None and stages and not any(label in answer.tensors for label in stages):
+        lines += style.wrap("    hint       ", f"answer {', '.join(stages)} too, to see where it begins", "dim")
+    for guess in likely(case, answer) if likely is not None and answer is not None else ():
         lines += style.wrap("    looks like ", guess, "yellow")
-    command = ["dflash-check-vectors", "--implementation", column.spec, "--vectors", folder, "--id", result.entry.id]
-    lines.append(style.paint("    reproduce  ", "dim") + shlex.join(command))
-    return "\n".join(lines)
+    lines.append(style.paint("    reproduce  ", "dim") + _command(column, result, folder))
+    return "\n".join([*lines, *_contents(case, result, style)])
+
+
+def _command(column: Column, result: Result, folder: str) -> str:
+    words = ["dflash-check-vectors", "--implementation", column.spec]
+    words += [] if folder == str(default_folder()) else ["--vectors", folder]
+    return shlex.join([*words, "--id", result.entry.id])
 
 
 def _divergence_lines(divergence: Divergence, first: bool, style: Style) -> Iterator[str]:
@@ -289,29 +362,26 @@ def _one_line(result: Result) -> str:
     return f"{result.entry.id}: {where} expected {first.first.expected}, got {first.first.got}"
 
 
-def _smallest(result: Result, style: Style, load: Loader) -> str:
+def _contents(case: GoldenCase, result: Result, style: Style) -> Iterator[str]:
     """The vector in at most ten lines: inputs, and the tensor that diverges first as expected and as got."""
-    case = load(result.entry)
     rows = [(f"in.{name}", tensor) for name, tensor in case.inputs.items()]
     label = result.divergences[0].label if result.divergences else ""
-    shown = [(f"expected {e.label}", e.tensor) for e in case.expected if label in ("", e.label)]
+    shown = [(f"expected {e.label}", e.tensor) for e in case.expected if e.label == label]
     got = result.answer.tensors.get(label) if result.answer is not None else None
     shown += [(f"got {label}", got)] if got is not None else []
     room = DUMP_LINES - 1 - len(shown)
     hidden = len(rows) - room + 1 if len(rows) > room else 0
-    lines = [style.paint(f"  Smallest failing vector of {result.clause}: {case.entry.id}", "dim")]
-    lines += _rows(rows[: len(rows) - hidden] + ([] if hidden else shown), style)
+    yield style.paint(f"    the smallest failing vector of {result.clause}:", "dim")
+    yield from _rows([*rows[: len(rows) - hidden], *shown], style)
     if hidden:
-        lines.append(f"    … and {hidden} inputs more")
-        lines += _rows(shown, style)
-    return "\n".join(lines[:DUMP_LINES])
+        yield f"      … and {hidden} inputs more"
 
 
 def _rows(rows: Iterable[tuple[str, Tensor]], style: Style) -> Iterator[str]:
     rows = list(rows)
     names = max((len(name) for name, _ in rows), default=0)
     for name, tensor in rows:
-        head = f"    {name:<{names}}  {tensor.dtype:<4} {list(tensor.shape)!s:<12} "
+        head = f"      {name:<{names}}  {tensor.dtype:<4} {list(tensor.shape)!s:<12} "
         yield head + _values(tensor, style.width - len(head))
 
 
@@ -319,7 +389,7 @@ def _values(tensor: Tensor, room: int) -> str:
     """As many values in row-major order as fit."""
     text, flat = "", tensor.values.reshape(-1)
     for value in flat[:room]:
-        word = f"{float(value):.6g}" if tensor.dtype in FLOATS else str(int(value))
+        word = digits(tensor.dtype, value)
         if len(text) + len(word) + 2 > room:
             return text + "…"
         text += f"{word} "

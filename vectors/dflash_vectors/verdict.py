@@ -76,7 +76,8 @@ class Column:
 
     @property
     def label(self) -> str:
-        return f"{self.description.name} {self.description.version} ({self.description.profile})"
+        name = f"{self.description.name} {self.description.version}".rstrip()
+        return f"{name} ({self.description.profile})"
 
     def of(self, *statuses: str, chapter: str | None = None) -> list[Result]:
         return [r for r in self.results if r.status in statuses and chapter in (None, r.entry.chapter)]
@@ -128,13 +129,20 @@ def ordered_codes(tensor: Tensor) -> Any:
     return np.where(bits >= sign, sign - bits, bits).reshape(tensor.shape)
 
 
+def digits(dtype: str, value: Any) -> str:
+    """A value in as many digits as tell it from its neighbours in the dtype."""
+    if dtype not in FLOATS:
+        return str(int(value))
+    return str(np.float32(value)) if dtype == "F32" else f"{float(value):.{4 if dtype == 'BF16' else 5}g}"
+
+
 def show(tensor: Tensor, index: tuple[int, ...]) -> str:
     """One element, with its code in hexadecimal if it is a float."""
     value = tensor.values[index]
     if tensor.dtype not in FLOATS:
-        return str(int(value))
+        return digits(tensor.dtype, value)
     code = int.from_bytes(Tensor(tensor.dtype, np.asarray(value)).encode(), "little")
-    return f"{float(value):.9g} (0x{code:0{8 if tensor.dtype == 'F32' else 4}x})"
+    return f"{digits(tensor.dtype, value)} (0x{code:0{8 if tensor.dtype == 'F32' else 4}x})"
 
 
 def machine_form(run: Run) -> dict[str, Any]:

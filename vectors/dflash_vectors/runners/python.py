@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from dflash_spec.errors import DFlashError, ImplementationError, TensorError, UnsupportedError
 from dflash_spec.tensors import Tensor
 
@@ -82,10 +83,21 @@ def _read(case: GoldenCase, arrays: Mapping[Any, Any]) -> Answer:
             dtype = spec.dtype_for(case.entry.profile) if spec else "F32"
             answer.tensors[label] = Tensor.of(dtype, values, label)
         except TensorError as error:
-            answer.problems[label] = str(error).removeprefix(f"{label}: ")
+            answer.problems[label] = _first_misfit(dtype, values) or str(error).removeprefix(f"{label}: ")
         except Exception as error:
             answer.problems[label] = f"not an array: {_last_words(error)}"
     return answer
+
+
+def _first_misfit(dtype: str, values: Any) -> str:
+    """The first element that `dtype` cannot hold; empty if single elements are not what is wrong."""
+    array = np.asarray(values)
+    for index in np.ndindex(array.shape) if array.dtype.kind in "fiub" else ():
+        try:
+            Tensor.of(dtype, array[index])
+        except TensorError:
+            return f"element {list(index)} is {array[index]!s}, which {dtype} cannot hold"
+    return ""
 
 
 def _last_words(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""Implementations that this package brings along, reached in Python mode."""
