@@ -1,1 +1,11 @@
+"""A PyTorch engine for DFlash pairs: independent of the reference, checked by the same vectors.
 
+`Engine.from_pretrained(target, draft)` reads two published folders; `generate`, `stream` and `decode_plain` run
+requests. New targets, drafts and plans keep the protocols of `dflash_accelerated.protocols`.
+"""
+
+from dflash_accelerated.engine import Engine
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.requests import Generation, Round, RoundTrace
+
+__all__ = ["Engine", "Generation", "Numerics", "Round", "RoundTrace"]

@@ -1,0 +1,87 @@
+"""The composites: a whole draft forward, a whole prefill, a whole request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+from dflash_spec.config import read_draft_config, read_target_config
+
+from dflash_accelerated.conformance.call import Answer, Call
+from dflash_accelerated.engine import Engine
+from dflash_accelerated.models.dflash import DFlashDraft
+from dflash_accelerated.models.qwen3 import Qwen3Target, Qwen3Vocabulary
+from dflash_accelerated.ops import head
+from dflash_accelerated.protocols import Block, ContextRows, Segment
+from dflash_accelerated.requests import StageLog
+
+CPU = torch.device("cpu")
+
+
+def _draft(call: Call, config: str, target_config: str) -> DFlashDraft:
+    target = read_target_config(call.text(target_config))
+    read = read_draft_config(call.text(config), call.numerics.profile, target)
+    return DFlashDraft(read, call.tree("draft."), call.numerics, CPU)
+
+
+def _target(call: Call, config: str) -> Qwen3Target:
+    read = read_target_config(call.text(config))
+    return Qwen3Target(read, call.tree("target."), call.integer("public"), call.numerics, CPU)
+
+
+def _block(call: Call) -> Answer:
+    draft = _draft(call, "config", "target_config")
+    vocabulary = Qwen3Vocabulary(call.raw("embedding"), call.raw("head"), call.integer("public"), call.numerics)
+    log = StageLog()
+    features = call.act("features")
+    state = draft.open(len(features))
+    draft.append([ContextRows(state, features, log.record)])
+    block = Block(state, call.integer("anchor"), call.integer("drafts"), call.integer("extent"), log.record)
+    (proposal,) = draft.propose([block], vocabulary)
+    stages = log.take()
+    del stages["features"], stages["logits"]
+    return stages | {"proposals": proposal.tokens}
+
+
+def _forward(call: Call) -> Answer:
+    target = _target(call, "config")
+    ids, taps, layers = call.ids("ids"), call.integers("taps"), list(range(target.config.layers))
+    state = target.open(len(ids))
+    steps = []
+    for begin, end in pairwise(accumulate(call.integers("chunks"), initial=0)):
+        steps += target.forward([Segment(state, ids[begin:end])], [*taps, *layers], "all")
+    logits = torch.cat([step.logits for step in steps if step.logits is not None])
+    slices = torch.split(torch.cat([step.features for step in steps]), target.config.hidden_size, dim=1)
+    features = torch.cat(slices[: len(taps)], dim=1)
+    answer = {"features": features, "logits": logits, "tokens": head.argmax(logits, call.integer("public"))}
+    return answer | {f"layer.{layer}": rows for layer, rows in zip(layers, slices[len(taps) :], strict=True)}
+
+
+def _generate(call: Call) -> Answer:
+    engine = Engine(
+        _target(call, "target_config"),
+        _draft(call, "draft_config", "target_config"),
+        call.numerics,
+        draft_tokens=call.integer("drafts"),
+        max_context=len(call.integers("prompt")) + call.integer("max_new"),
+    )
+    made = engine.generate(
+        call.integers("prompt"),
+        call.integer("max_new"),
+        temperature=call.number("temperature"),
+        seed=call.integer("seed"),
+        stop_ids=call.integers("stop_ids"),
+    )
+    proposals = np.full((len(made.accepted), engine.draft_tokens), -1, dtype=np.int64)
+    for row, tokens in zip(proposals, made.proposals, strict=True):
+        row[: len(tokens)] = tokens
+    return {"proposals": proposals, "tokens": list(made.tokens), "accepted": np.array(made.accepted, dtype=np.int64)}
+
+
+HANDLERS: dict[str, Callable[[Call], Answer]] = {
+    "draft.block": _block,
+    "target.forward": _forward,
+    "engine.generate": _generate,
+}

@@ -1,0 +1,197 @@
+"""The engine: a target, a draft and a plan, behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from dflash_spec.checkpoint import Checkpoint
+from dflash_spec.config import draft_count, draft_tensors, read_draft_config, read_target_config, target_tensors
+from dflash_spec.errors import RequestError
+from dflash_spec.registry import load_profile
+from torch import Tensor
+
+from dflash_accelerated import weights
+from dflash_accelerated.chain import ChainOrchestrator
+from dflash_accelerated.models.dflash import DFlashDraft
+from dflash_accelerated.models.qwen3 import Qwen3Target
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.protocols import Draft, Orchestrator, Target
+from dflash_accelerated.requests import (
+    Generation,
+    Observer,
+    Request,
+    Round,
+    check_ids,
+    check_integer,
+    check_temperature,
+)
+
+SEED_LIMIT = 2**64 - 1
+CONTEXT_LIMIT = 2**31 - 1
+
+Ids = Sequence[int] | Tensor
+
+
+class Engine:
+    """Speculative decoding of one target with one draft. Several streams of one engine may be read in turns."""
+
+    def __init__(
+        self,
+        target: Target,
+        draft: Draft,
+        numerics: Numerics,
+        *,
+        draft_tokens: int,
+        max_context: int,
+        stop_ids: Sequence[int] = (),
+    ) -> None:
+        """An engine from adapters. `draft_tokens` is K, the most proposals of a round.
+
+        `max_context` is how many tokens a sequence may process, and `stop_ids` what ends an answer where a request
+        names none. Raises RequestError.
+        """
+        check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
+        self.draft_tokens = draft_tokens
+        self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
+        self.stop_ids = tuple(stop_ids)
+        self.numerics = numerics
+        self.target = target
+        self.draft = draft
+        self._speculative = ChainOrchestrator(target, draft, draft_tokens, numerics)
+        self._plain = ChainOrchestrator(target, None, 0, numerics)
+
+    @staticmethod
+    def from_pretrained(
+        target_dir: str | Path,
+        draft_dir: str | Path,
+        dtype: torch.dtype | None = None,
+        profile: str = "zlab",
+        draft_tokens: int | None = None,
+        device: str | torch.device = "cpu",
+        max_context: int | None = None,
+        public_tokens: int | None = None,
+    ) -> Engine:
+        """An engine from two published folders: config.json, and model.safetensors or its shards.
+
+        `dtype` None keeps the files' dtype; another one rounds the weights once. `draft_tokens` None takes the draft's
+        trained width, in profiles that let it. `public_tokens` is how many ids of the vocabulary the tokenizer knows
+        (the rest is padding); None takes all. `max_context` None takes what both configs allow.
+
+        Raises ConfigError (UnsupportedConfigError where this engine cannot run a well-formed model), CheckpointError
+        for a damaged folder, SpecDataError for an unknown profile, RequestError for a bad argument.
+
+            engine = Engine.from_pretrained("Qwen3-8B", "Qwen3-8B-DFlash-b16")
+            print(engine.generate(prompt_ids, max_new_tokens=200).tokens)
+        """
+        rules = load_profile(profile)
+        target_dir, draft_dir, device = Path(target_dir), Path(draft_dir), torch.device(device)
+        target_config = read_target_config(target_dir)
+        draft_config = read_draft_config(draft_dir, rules, target_config, "published")
+        drafts = draft_count(rules, draft_config.block_size, draft_tokens)
+        target_weights = weights.load(Checkpoint.open(target_dir), target_tensors(target_config))
+        draft_weights = weights.load(Checkpoint.open(draft_dir), draft_tensors(draft_config))
+        if dtype is None:
+            dtype = weights.common_dtype(target_weights["model.embed_tokens.weight"], draft_weights["fc.weight"])
+        numerics = Numerics.of(rules, dtype)
+        public = target_config.vocab_size if public_tokens is None else public_tokens
+        check_integer("public_tokens", public, 1, target_config.vocab_size)
+        longest = min(target_config.max_positions, draft_config.max_positions)
+        return Engine(
+            Qwen3Target(target_config, target_weights, public, numerics, device),
+            DFlashDraft(draft_config, draft_weights, numerics, device),
+            numerics,
+            draft_tokens=drafts,
+            max_context=check_integer("max_context", longest if max_context is None else max_context, 1, longest),
+            stop_ids=target_config.stop_ids,
+        )
+
+    def generate(
+        self,
+        prompt_ids: Ids,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        stop_ids: Ids | None = None,
+        prefill_chunk: int | None = None,
+        observer: Observer | None = None,
+    ) -> Generation:
+        """The answer to a prompt of token ids.
+
+        Proposals are the draft's argmax; above temperature 0 they are verified as point masses, so that every token
+        keeps the target's law. Equal arguments give equal tokens. `stop_ids` None takes the target's own. The prompt is
+        read `prefill_chunk` rows at a time, or whole. `observer` gets each round's stage tensors.
+
+        Raises RequestError that names the argument.
+        """
+        arguments = (prompt_ids, max_new_tokens, temperature, seed, stop_ids, prefill_chunk, observer)
+        return Generation.of(list(self.stream(*arguments)))
+
+    def stream(
+        self,
+        prompt_ids: Ids,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        stop_ids: Ids | None = None,
+        prefill_chunk: int | None = None,
+        observer: Observer | None = None,
+    ) -> Iterator[Round]:
+        """The rounds of `generate`, each as it is finished; the first holds the token after the prompt alone.
+
+        Closing the iterator cancels the request. Raises RequestError at the call, not at the first round.
+        """
+        request = self._request(prompt_ids, max_new_tokens, temperature, seed, stop_ids, prefill_chunk, observer)
+        return _rounds(self._speculative, request)
+
+    def decode_plain(
+        self,
+        prompt_ids: Ids,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        stop_ids: Ids | None = None,
+        prefill_chunk: int | None = None,
+    ) -> Generation:
+        """The target alone, one token a step. Greedy tokens are those of `generate`; sampled ones have the same law."""
+        request = self._request(prompt_ids, max_new_tokens, temperature, seed, stop_ids, prefill_chunk, None)
+        return Generation.of(list(_rounds(self._plain, request)))
+
+    def _request(
+        self,
+        prompt_ids: Ids,
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
+        stop_ids: Ids | None,
+        prefill_chunk: int | None,
+        observer: Observer | None,
+    ) -> Request:
+        public = self.target.vocabulary.public
+        prompt = check_ids("prompt_ids", prompt_ids, public)
+        if not 1 <= len(prompt) <= self.max_context:
+            raise RequestError(f"prompt_ids has {len(prompt)} tokens, expected 1 to {self.max_context}")
+        return Request(
+            prompt=prompt,
+            max_new_tokens=check_integer("max_new_tokens", max_new_tokens, 1, CONTEXT_LIMIT),
+            temperature=check_temperature(temperature),
+            seed=check_integer("seed", seed, 0, SEED_LIMIT),
+            stop_ids=frozenset(self.stop_ids if stop_ids is None else check_ids("stop_ids", stop_ids, public)),
+            prefill_chunk=None
+            if prefill_chunk is None
+            else check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT),
+            capacity=self.max_context,
+            observer=observer,
+        )
+
+
+def _rounds(orchestrator: Orchestrator, request: Request) -> Iterator[Round]:
+    running, latest = orchestrator.start(request)
+    try:
+        yield latest
+        while latest.finish_reason is None:
+            (latest,) = orchestrator.round([running])
+            yield latest
+    finally:
+        orchestrator.close(running)

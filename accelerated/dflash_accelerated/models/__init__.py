@@ -1,0 +1,1 @@
+"""Adapters of published models to the engine's protocols."""

@@ -1,0 +1,122 @@
+"""DFlash (version 1) drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from dflash_spec.config import DraftConfig
+from torch import Tensor
+
+from dflash_accelerated.layers import LayerWeights
+from dflash_accelerated.memory import KvCache, positions_of
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import attention, context_kv, head, mlp, qkv, rope
+from dflash_accelerated.protocols import Block, ContextRows, Proposal, Vocabulary
+from dflash_accelerated.rounds import block_columns
+
+
+class DFlashDraft:
+    """The model of a `DFlashDraftModel` folder: one masked-block forward proposes all tokens of a round.
+
+    Clauses: CTX-001 to CTX-010, BLK-001 to BLK-003, MASK-001 to MASK-006, DRAFT-001 to DRAFT-014. Source: NInfer
+    docs/maintainer/dflash.md; dflash 0.1.0 DFlashDraftModel.
+    """
+
+    def __init__(
+        self, config: DraftConfig, tensors: Mapping[str, Tensor], numerics: Numerics, device: torch.device
+    ) -> None:
+        """`tensors` by published name, any float dtype; they are rounded to the numerics' dtypes and moved."""
+        held = {name: numerics.weight(tensor).to(device) for name, tensor in tensors.items()}
+        self.device = device
+        self.config = config
+        self.taps = config.taps
+        self._layers = [LayerWeights.take(held, f"layers.{layer}.") for layer in range(config.layers)]
+        self._fc, self._hidden_norm = held["fc.weight"], held["hidden_norm.weight"]
+        self._norm = held["norm.weight"]
+        self._numerics = numerics
+
+    def open(self, capacity: int) -> KvCache:
+        config = self.config
+        return KvCache(config.layers, config.kv_heads, config.head_dim, capacity, self._numerics, self.device)
+
+    def append(self, rows: Sequence[ContextRows]) -> None:
+        counts = [len(each.features) for each in rows]
+        caches = [cast(KvCache, each.state) for each in rows]  # a state returns to the adapter that opened it
+        eps = self.config.eps
+        features = torch.cat([each.features for each in rows])
+        c = context_kv.feature(features, self._fc, self._hidden_norm, eps, self._numerics).c
+        turn = self._turn([(cache.length, count) for cache, count in zip(caches, counts, strict=True)])
+        for layer, weights in enumerate(self._layers):
+            keys = context_kv.keys(c, weights.k_proj, weights.k_norm, turn, eps, self._numerics).key
+            values = context_kv.values(c, weights.v_proj, self.config.kv_heads, self._numerics).value
+            for cache, key, value in zip(caches, torch.split(keys, counts), torch.split(values, counts), strict=True):
+                cache.write(layer, cache.length, key, value)
+        for each, cache, own_c in zip(rows, caches, torch.split(c, counts), strict=True):
+            cache.advance(len(each.features))
+            if each.record:
+                each.record("features", each.features)
+                each.record("c", own_c)
+
+    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+        columns = [
+            block_columns(block.anchor, self.config.mask_id, block.state.length, block.drafts, block.extent)
+            for block in blocks
+        ]
+        counts = [each.live for each in columns]
+        ids = [id_ for each in columns for id_ in each.ids[: each.live]]
+        x = vocabulary.embed(torch.tensor(ids, device=self.device))
+        turn = self._turn([(block.state.length, count) for block, count in zip(blocks, counts, strict=True)])
+        for layer, weights in enumerate(self._layers):
+            x = self._layer(layer, weights, x, turn, blocks, counts)
+            _record(blocks, f"layer.{layer}", torch.split(x, counts))
+        hidden = [head.final_rows(rows, self._norm, self.config.eps, self._numerics) for rows in torch.split(x, counts)]
+        _record(blocks, "hidden", hidden)
+        logits = torch.split(vocabulary.logits(torch.cat(hidden)), [len(rows) for rows in hidden])
+        _record(blocks, "logits", logits)
+        return [Proposal(head.argmax(rows, vocabulary.public)) for rows in logits]
+
+    def _layer(
+        self,
+        layer: int,
+        weights: LayerWeights,
+        x: Tensor,
+        turn: rope.Tables,
+        blocks: Sequence[Block],
+        counts: list[int],
+    ) -> Tensor:
+        heads = qkv.project(x, weights, turn, self.config.eps, self._numerics)
+        attended = []
+        own_heads = (torch.split(part, counts) for part in (heads.q, heads.k, heads.v))
+        for block, query, key, value in zip(blocks, *own_heads, strict=True):
+            own = attention.Rows(key.transpose(0, 1), value.transpose(0, 1))
+            attended.append(self._attend(layer, cast(KvCache, block.state), query, own))
+        y = mlp.attention_output(torch.cat(attended), weights.o_proj, x, self._numerics)
+        return mlp.mlp(y, weights, self.config.eps, self._numerics).x_next
+
+    def _attend(self, layer: int, cache: KvCache, query: Tensor, own: attention.Rows) -> Tensor:
+        window, causal = self.config.windows[layer], self.config.causal[layer]
+        begin = max(0, cache.length - window + 1) if window else 0
+        positions = torch.arange(cache.length, cache.length + query.shape[0], device=self.device)
+        context_positions = torch.arange(begin, cache.length, device=self.device)
+        visible = block_visibility(context_positions, positions, window, causal)
+        return attention.attend(query, [cache.read(layer, begin, cache.length), own], visible, self._numerics)
+
+    def _turn(self, spans: Sequence[tuple[int, int]]) -> rope.Tables:
+        positions = positions_of(spans, self.device)
+        return rope.tables(positions, self.config.theta, self.config.head_dim, self._numerics)
+
+
+def block_visibility(context_positions: Tensor, positions: Tensor, window: int, causal: bool) -> Tensor:
+    """What each block row sees of the context rows and then of the block rows: bool [R, C + R].
+
+    Clauses: MASK-001 to MASK-006. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 _attention_mask.
+    """
+    return attention.visibility(positions, torch.cat((context_positions, positions)), window, causal)
+
+
+def _record(blocks: Sequence[Block], stage: str, rows: Sequence[Tensor]) -> None:
+    for block, own in zip(blocks, rows, strict=True):
+        if block.record:
+            block.record(stage, own)

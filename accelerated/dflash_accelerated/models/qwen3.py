@@ -1,0 +1,146 @@
+"""Qwen3 dense decoders as targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+import torch
+from dflash_spec.config import TargetConfig
+from torch import Tensor
+
+from dflash_accelerated.layers import LayerWeights
+from dflash_accelerated.memory import KvCache, positions_of
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import attention, head, mlp, qkv, rms_norm, rope
+from dflash_accelerated.protocols import LogitRows, Segment, TargetStep
+
+
+class Qwen3Vocabulary:
+    """Embedding table and head: table ACT [V, H], head [V, H] in the compute dtype."""
+
+    def __init__(self, table: Tensor, head_weight: Tensor, public: int, numerics: Numerics) -> None:
+        self.public = public
+        self.table = numerics.activation(table)
+        self.head = numerics.weight(head_weight)
+        self._numerics = numerics
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return head.embed(ids, self.table)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return head.logits(hidden, self.head, self._numerics)
+
+
+class Qwen3Target:
+    """The model of a `Qwen3ForCausalLM` folder.
+
+    Clauses: TGT-001 to TGT-006, TAP-001 to TAP-004. Source: transformers 5.24.0 Qwen3ForCausalLM; NInfer
+    docs/maintainer/dflash.md.
+    """
+
+    def __init__(
+        self, config: TargetConfig, tensors: Mapping[str, Tensor], public: int, numerics: Numerics, device: torch.device
+    ) -> None:
+        """`tensors` by published name, any float dtype; they are rounded to the numerics' dtypes and moved."""
+        held = {name: numerics.weight(tensor).to(device) for name, tensor in tensors.items()}
+        table = held["model.embed_tokens.weight"]
+        self.device = device
+        self.config = config
+        self.vocabulary = Qwen3Vocabulary(table, table if config.tied else held["lm_head.weight"], public, numerics)
+        self._layers = [LayerWeights.take(held, f"model.layers.{layer}.") for layer in range(config.layers)]
+        self._norm = held["model.norm.weight"]
+        self._numerics = numerics
+
+    def open(self, capacity: int) -> KvCache:
+        config = self.config
+        return KvCache(config.layers, config.kv_heads, config.head_dim, capacity, self._numerics, self.device)
+
+    def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
+        caches = [cast(KvCache, segment.state) for segment in segments]  # a state returns to the adapter that opened it
+        counts = [len(segment.ids) for segment in segments]
+        spans = [(cache.length, count) for cache, count in zip(caches, counts, strict=True)]
+        positions = positions_of(spans, self.device)
+        turn = rope.tables(positions, self.config.theta, self.config.head_dim, self._numerics)
+        x = self.vocabulary.embed(torch.cat([segment.ids for segment in segments]))
+        outputs: dict[int, Tensor] = {}
+        for layer, weights in enumerate(self._layers):
+            x = self._layer(layer, weights, x, turn, caches, counts)
+            if layer in taps:
+                outputs[layer] = x
+        for cache, count in zip(caches, counts, strict=True):
+            cache.advance(count)
+        features = torch.split(concat_taps(outputs, taps, x), counts)
+        return [
+            TargetStep(self._scores(rows, logits), feature)
+            for rows, feature in zip(torch.split(x, counts), features, strict=True)
+        ]
+
+    def _layer(
+        self,
+        layer: int,
+        weights: LayerWeights,
+        x: Tensor,
+        turn: rope.Tables,
+        caches: Sequence[KvCache],
+        counts: list[int],
+    ) -> Tensor:
+        heads = qkv.project(x, weights, turn, self.config.eps, self._numerics)
+        attended = []
+        own_heads = (torch.split(part, counts) for part in (heads.q, heads.k, heads.v))
+        for cache, query, key, value in zip(caches, *own_heads, strict=True):
+            cache.write(layer, cache.length, key, self._numerics.stored_value(value))
+            attended.append(self._attend(layer, cache, query))
+        y = mlp.attention_output(torch.cat(attended), weights.o_proj, x, self._numerics)
+        return mlp.mlp(y, weights, self.config.eps, self._numerics).x_next
+
+    def _attend(self, layer: int, cache: KvCache, query: Tensor) -> Tensor:
+        window = self.config.windows[layer]
+        end = cache.length + query.shape[0]
+        begin = max(0, cache.length - window + 1) if window else 0
+        positions = torch.arange(cache.length, end, device=self.device)
+        return attend_causally(query, cache.read(layer, begin, end), positions, begin, window, self._numerics)
+
+    def _scores(self, x: Tensor, rows: LogitRows) -> Tensor | None:
+        if rows == "none":
+            return None
+        rows_read = x[-1:] if rows == "last" else x
+        return final_logits(rows_read, self._norm, self.vocabulary.head, self.config.eps, self._numerics).logits
+
+
+def concat_taps(outputs: Mapping[int, Tensor], taps: Sequence[int], x: Tensor) -> Tensor:
+    """Features [R, n·H]: slice k is the complete residual output of zero-based block taps[k], in recorded order.
+
+    `outputs` ACT [R, H] by block, before any final norm; `x` [R, H] gives the shape where there are no taps.
+
+    Clauses: TAP-001, TAP-002, TAP-003. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 extract_context_feature.
+    """
+    return torch.cat([outputs[tap] for tap in taps], dim=-1) if taps else x[:, :0]
+
+
+class FinalLogits(NamedTuple):
+    """The final norm's rows ACT [R, H] and their logits LOGIT [R, V]."""
+
+    hidden: Tensor
+    logits: Tensor
+
+
+def final_logits(x: Tensor, norm: Tensor, head_weight: Tensor, eps: float, numerics: Numerics) -> FinalLogits:
+    """The target's logits from its last residual rows x ACT [R, H].
+
+    Clause: TGT-004. Source: transformers 5.24.0 Qwen3ForCausalLM.
+    """
+    hidden = rms_norm.rms_norm(x, norm, eps, numerics)
+    return FinalLogits(hidden, head.logits(hidden, head_weight, numerics))
+
+
+def attend_causally(
+    queries: Tensor, rows: attention.Rows, positions: Tensor, begin: int, window: int, numerics: Numerics
+) -> Tensor:
+    """Queries [R, QH, D] at `positions` [R] over rows that start at position `begin`: ACT [R, QH·D].
+
+    Clauses: TGT-001, TGT-002. Source: transformers 5.24.0 masking_utils.
+    """
+    keys = torch.arange(begin, begin + rows.key.shape[1], device=positions.device)
+    visible = attention.visibility(positions, keys, window, causal=True)
+    return attention.attend(queries, [rows], visible, numerics)

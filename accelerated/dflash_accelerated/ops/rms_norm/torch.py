@@ -1,0 +1,22 @@
+"""RMS norm in PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dflash_accelerated.numerics import Numerics
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
+    """weight · x / sqrt(mean(x²) + eps), the mean over the last axis: x [..., n], weight [n], result ACT [..., n].
+
+    The quotient is FP32; it is cast to the weight's dtype before the weight multiplies it, which only BF16 modules can
+    tell from one rounding at the end.
+
+    Clauses: DRAFT-002, DRAFT-003, CTX-002. Source: NInfer docs/maintainer/dflash.md (plain_rmsnorm); transformers
+    5.24.0 Qwen3RMSNorm.
+    """
+    wide = x.to(torch.float32)
+    quotient = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return numerics.activation(quotient.to(weight.dtype) * weight)

@@ -1,0 +1,49 @@
+"""RoPE in PyTorch: full head, split halves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.rounding import narrow
+
+
+class Tables(NamedTuple):
+    """Cosines and sines of R positions, each [R, D/2] in the compute dtype."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+def tables(positions: Tensor, theta: float, head_dim: int, numerics: Numerics) -> Tables:
+    """The tables for `positions` [R] (absolute, any integer dtype) and heads of `head_dim` = D channels.
+
+    The angle of pair j is position · theta^(-2j/D). Profile axis `rope_table`: `ideal` takes it in float64; `fp32`
+    rounds the inverse frequency and then the product to FP32, which at position 262,143 is off by up to 2⁻⁵ radians
+    and is what a draft trained with transformers has seen.
+
+    Clauses: DRAFT-005, CTX-006. Source: NInfer docs/maintainer/dflash.md; transformers 5.24.0 Qwen3RotaryEmbedding.
+    """
+    pairs = torch.arange(head_dim // 2, dtype=torch.float64, device=positions.device)
+    inverse = torch.pow(torch.tensor(theta, dtype=torch.float64, device=positions.device), -2.0 * pairs / head_dim)
+    if numerics.profile.axes["rope_table"] == "fp32":
+        angles = (positions.to(torch.float32)[:, None] * inverse.to(torch.float32)).to(torch.float64)
+        held = (narrow(part, torch.float32) for part in (angles.cos(), angles.sin()))
+    else:
+        angles = positions.to(torch.float64)[:, None] * inverse
+        held = (part for part in (angles.cos(), angles.sin()))
+    cos, sin = (narrow(part, numerics.compute) for part in held)
+    return Tables(cos, sin)
+
+
+def rotate(x: Tensor, turn: Tables, numerics: Numerics) -> Tensor:
+    """Rotate channel j with channel j + D/2: x [R, heads, D] at the tables' R positions, result ACT [R, heads, D].
+
+    Clauses: DRAFT-004, DRAFT-005. Source: NInfer docs/maintainer/dflash.md.
+    """
+    first, second = x.to(turn.cos.dtype).chunk(2, dim=-1)
+    cos, sin = turn.cos[:, None], turn.sin[:, None]
+    return numerics.activation(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))

@@ -1,0 +1,5 @@
+"""The processed target distribution and draws from it."""
+
+from dflash_accelerated.ops.sampling.torch import Distribution, distribution, draw
+
+__all__ = ["Distribution", "distribution", "draw"]

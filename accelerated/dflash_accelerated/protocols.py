@@ -1,0 +1,145 @@
+"""The three seams of the engine. A new target, draft or round plan is a class that keeps one of these protocols.
+
+Everything that crosses a seam is a batch: a list of per-sequence items, at most one per sequence, whose order the
+results follow. An adapter may join the rows of all items in one product, or replay a captured graph for the shape that
+it is given; nothing here holds a shape that grows, and no state is shared between sequences except through `open`.
+Row counts may differ between items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from torch import Tensor, device
+
+if TYPE_CHECKING:
+    from dflash_accelerated.requests import Request, Round, Running
+
+Recorder = Callable[[str, Tensor], None]
+"""Receives a stage's name and its tensor. The tensor may be a buffer that the next call overwrites: copy to keep."""
+
+
+LogitRows = Literal["all", "last", "none"]
+"""Of which rows of each segment a target gives logits."""
+
+
+class SequenceState(Protocol):
+    """What an adapter keeps for one sequence. It goes back only to the adapter that opened it."""
+
+    length: int
+    """Processed rows: positions [0, length) are covered."""
+
+    def rollback(self, length: int) -> None:
+        """Forget every row from position `length` on; what remains is as if they had never been processed."""
+
+    def close(self) -> None:
+        """Give back whatever the sequence holds. It is not used again."""
+
+
+class Vocabulary(Protocol):
+    """Both ends of the target that a draft borrows."""
+
+    @property
+    def public(self) -> int:
+        """Ids [0, public) may be proposed and emitted; later rows of table and head are padding."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embedding rows of ids I64 [R]: ACT [R, H], as a draft reads them."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The head's logits of rows that are already normed, ACT [R, H]: LOGIT [R, V]."""
+
+
+class Segment(NamedTuple):
+    """Rows to append to one target sequence: ids I64 [Q] at positions state.length to state.length + Q - 1."""
+
+    state: SequenceState
+    ids: Tensor
+
+
+class TargetStep(NamedTuple):
+    """What a target says of one segment: logits LOGIT [Q, V] (or [1, V], or none), features ACT [Q, n·H]."""
+
+    logits: Tensor | None
+    features: Tensor
+
+
+class Target(Protocol):
+    """A causal language model with feature capture and rollback."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Embedding and head."""
+
+    @property
+    def device(self) -> device:
+        """Where ids are expected."""
+
+    def open(self, capacity: int) -> SequenceState:
+        """A new sequence that may hold `capacity` rows."""
+
+    def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
+        """Append each segment's rows and advance its state by all of them.
+
+        A row attends to its sequence's rows at its own position and before. Slice k of `features` is the complete
+        residual output of zero-based block taps[k], before any final norm; without taps the features have no columns.
+        `logits` says of which rows they are wanted.
+        """
+
+
+class ContextRows(NamedTuple):
+    """Features ACT [N, n·H] of committed rows, which follow the draft state's length without a gap."""
+
+    state: SequenceState
+    features: Tensor
+    record: Recorder | None = None
+
+
+class Block(NamedTuple):
+    """A proposal wanted: the anchor at position F = state.length, K configured drafts, of which P can be verified."""
+
+    state: SequenceState
+    anchor: int
+    drafts: int
+    extent: int
+    record: Recorder | None = None
+
+
+class Proposal(NamedTuple):
+    """Proposed tokens I64 [P] for positions F + 1 to F + P, each a point mass."""
+
+    tokens: Tensor
+
+
+class Draft(Protocol):
+    """A proposer conditioned on target features."""
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Zero-based target blocks whose outputs it reads, in the order of its projection's columns."""
+
+    def open(self, capacity: int) -> SequenceState:
+        """A new sequence whose context may hold `capacity` rows."""
+
+    def append(self, rows: Sequence[ContextRows]) -> None:
+        """Make committed features context and advance each state by its rows."""
+
+    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+        """One forward for all blocks. Leaves every state as it was.
+
+        `record` receives the stages of op `draft.block` and `logits`, in order.
+        """
+
+
+class Orchestrator(Protocol):
+    """The plan of a request: prefill, rounds, ends. It alone moves sequences from one frontier to the next."""
+
+    def start(self, request: Request) -> tuple[Running, Round]:
+        """Open states, prefill the prompt and emit the first token."""
+
+    def round(self, running: Sequence[Running]) -> list[Round]:
+        """Advance every sequence by one round, in joint forwards. None of them has ended."""
+
+    def close(self, running: Running) -> None:
+        """Release a sequence, ended or not. What it has emitted stands."""

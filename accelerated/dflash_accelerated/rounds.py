@@ -1,0 +1,131 @@
+"""The arithmetic of one chain round: how far it may go, what it reads, what it keeps. Plain integers throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from dflash_spec.registry import Profile
+from torch import Tensor
+
+PREFILL, DECODE, ACCEPT, CORRECTION, BONUS = range(5)
+"""Purposes of keyed draws, in the order of Infernix include/infernix/ops/sampling.h."""
+
+
+class DrawKey(NamedTuple):
+    """Which draw this is; with the request's seed it gives the uniform."""
+
+    position: int
+    purpose: int
+    sub: int = 0
+
+
+class Columns(NamedTuple):
+    """Ids and absolute positions of the columns of a pass, of which the first `live` count."""
+
+    ids: list[int]
+    positions: list[int]
+    live: int
+
+
+class Kept(NamedTuple):
+    """How many licensed tokens are kept, and whether the request ends with them."""
+
+    kept: int
+    terminal: bool
+
+
+class Commit(NamedTuple):
+    """Input rows that became processed, the anchor after them, and its position."""
+
+    rows: list[int]
+    anchor: int
+    frontier: int
+
+
+class Pending(NamedTuple):
+    """Features [N, n·H] that become context, their positions, and where context then ends."""
+
+    features: Tensor
+    positions: list[int]
+    frontier: int
+
+
+def extent(profile: Profile, drafts: int, remaining: int, capacity: int, frontier: int) -> int:
+    """How many proposals P can be verified: K, what the budget leaves, and in profile ninfer what the room leaves.
+
+    Profile axis `extent`. Clauses: BLK-004, BLK-005. Source: Infernix src/models/qwen3_5/program/decode.cpp; dflash
+    0.1.0 dflash_generate.
+    """
+    if profile.axes["extent"] == "remaining_minus_one":
+        return max(0, min(drafts, remaining - 1, capacity - frontier - 1))
+    return min(drafts, remaining)
+
+
+def block_columns(anchor: int, mask_id: int, frontier: int, drafts: int, proposals: int) -> Columns:
+    """The draft's block: the anchor and K masks, of which P + 1 columns live.
+
+    Clauses: BLK-001, BLK-002, BLK-003. Source: NInfer docs/maintainer/dflash.md; Infernix
+    include/infernix/ops/prepare_masked_block.h.
+    """
+    ids = [anchor] + [mask_id] * drafts
+    return Columns(ids, [frontier + min(column, proposals) for column in range(drafts + 1)], proposals + 1)
+
+
+def verify_columns(anchor: int, proposals: Sequence[int], frontier: int, drafts: int) -> Columns:
+    """The target's verify pass: the anchor, the P proposals, and dead columns up to K that repeat the anchor.
+
+    Clauses: BLK-006, BLK-007. Source: Infernix include/infernix/ops/speculative_round.h.
+    """
+    count = len(proposals)
+    ids = [anchor, *proposals] + [anchor] * (drafts - count)
+    return Columns(ids, [frontier + min(column, count) for column in range(drafts + 1)], count + 1)
+
+
+def accept_keys(frontier: int, proposals: int) -> list[DrawKey]:
+    """One key per accept test. Clause: RNG-004. Source: Infernix src/ops/kernel/speculative_round.cuh."""
+    return [DrawKey(frontier + column + 1, ACCEPT) for column in range(proposals)]
+
+
+def terminal_key(frontier: int, proposals: int, accepted: int) -> DrawKey:
+    """The key of the round's last token. Clause: RNG-005. Source: Infernix src/ops/kernel/speculative_round.cuh."""
+    return DrawKey(frontier + accepted + 1, CORRECTION if accepted < proposals else BONUS)
+
+
+def prefill_key(prompt_length: int) -> DrawKey:
+    """The key of the first token. Clause: RNG-006. Source: Infernix src/models/qwen3_5/program/prefill.cpp."""
+    return DrawKey(prompt_length, PREFILL)
+
+
+def decode_key(frontier: int) -> DrawKey:
+    """The key of a plain step from `frontier`. Clause: RNG-006. Source: Infernix .../program/decode.cpp."""
+    return DrawKey(frontier, DECODE)
+
+
+def preview(licensed: Sequence[int], stop_ids: Collection[int], remaining: int) -> Kept:
+    """Keep up to the first stop id, itself included, and at most `remaining`.
+
+    Clauses: STOP-001, STOP-002, STOP-003. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 dflash_generate.
+    """
+    allowed = licensed[:remaining]
+    stop = next((at for at, token in enumerate(allowed) if token in stop_ids), None)
+    if stop is not None:
+        return Kept(stop + 1, True)
+    return Kept(len(allowed), len(allowed) == remaining)
+
+
+def commit(anchor: int, licensed: Sequence[int], kept: int, frontier: int) -> Commit:
+    """Process the anchor and all kept tokens but the last, which becomes the next anchor.
+
+    Clause: COMMIT-001. Source: NInfer docs/maintainer/dflash.md.
+    """
+    return Commit([anchor, *licensed[: kept - 1]], licensed[kept - 1], frontier + kept)
+
+
+def pending(captured: Tensor, frontier: int, committed: int) -> Pending:
+    """Of the features captured in a verify, the first `committed` rows become context.
+
+    Clause: CTX-009. Source: NInfer docs/maintainer/dflash.md.
+    """
+    after = frontier + committed
+    return Pending(captured[:committed], list(range(frontier, after)), after)
