@@ -157,7 +157,8 @@ def expect_passed(bench: Bench, spec: str, entry: Any) -> None:
     from dflash_spec.errors import ImplementationError, UnsupportedError
 
     from dflash_vectors.cases import default_folder
-    from dflash_vectors.report import Style, failure
+    from dflash_vectors.report import failure
+    from dflash_vectors.style import Style
     from dflash_vectors.verdict import DAMAGED, FAILED, UNSUPPORTED
 
     try:

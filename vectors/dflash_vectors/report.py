@@ -1,230 +1,24 @@
-"""A run for people: the table, the known differences, and each failure with what to do next."""
+"""The failures of a run for people: what diverges first, which clause that breaks, and what to do next."""
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from typing import TextIO
 
-from dflash_spec.registry import PROFILES, ROOT, load_clauses, read_yaml
+from dflash_spec.registry import load_clauses
 from dflash_spec.tensors import Tensor
 
 from dflash_vectors.cases import GoldenCase, Loader, default_folder, load_case
 from dflash_vectors.runners.protocol import Answer
-from dflash_vectors.verdict import (
-    DAMAGED,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_PASSED,
-    FAILED,
-    PASSED,
-    UNSUPPORTED,
-    Column,
-    Divergence,
-    Element,
-    Result,
-    Run,
-    digits,
-)  # fmt: skip
+from dflash_vectors.style import Style
+from dflash_vectors.table import CHAPTERS
+from dflash_vectors.verdict import FAILED, PASSED, Column, Divergence, Element, Result, Run, digits
 
 LikelyFaults = Callable[[GoldenCase, Answer], Sequence[str]]
 
-CHAPTERS = ("NUM", "RNG", "CFG", "TAP", "CTX", "BLK", "MASK", "DRAFT", "HEAD", "PROC", "LAW", "COMMIT", "STOP", "TGT")
-NARROWEST, WIDEST = 80, 120
 IN_FULL = 3  # diverging tensors of a vector that are told; the others are counted
 MANY = 3  # vectors that fail for one and the same reason are told together from here on
 DUMP_LINES = 10
-GAP = 3
-CODES = {"red": "31;1", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
-
-
-@dataclass(frozen=True)
-class Style:
-    """How wide to write, and whether in colour."""
-
-    width: int = 100
-    colour: bool = False
-
-    @staticmethod
-    def of(stream: TextIO) -> Style:
-        """Colour on a terminal only, and never where NO_COLOR is set or the terminal is dumb."""
-        if not stream.isatty():
-            return Style()
-        width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
-        return Style(width, not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
-
-    def paint(self, text: str, colour: str) -> str:
-        return f"\x1b[{CODES[colour]}m{text}\x1b[0m" if self.colour and colour else text
-
-    def clip(self, line: str) -> str:
-        return line if len(line) <= self.width else line[: self.width - 1] + "…"
-
-    def wrap(self, head: str, text: str, colour: str = "") -> Iterator[str]:
-        """`text` after `head`, the lines after the first indented to the head's width."""
-        lines = textwrap.wrap(text, self.width - len(head), break_long_words=False, break_on_hyphens=False) or [""]
-        yield self.paint(head, colour) + lines[0]
-        for line in lines[1:]:
-            yield " " * len(head) + line
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    colour: str = ""
-
-
-@cache
-def chapter_title(chapter: str) -> str:
-    path = ROOT / "clauses" / f"{chapter.lower()}.yaml"
-    return str(read_yaml(path)["title"]) if path.is_file() else ""
-
-
-def _chapters(run: Run, profile: str | None = None) -> list[str]:
-    found = {entry.chapter for entry in run.entries if profile in (None, entry.profile.name)}
-    return sorted(found, key=lambda c: (CHAPTERS.index(c) if c in CHAPTERS else len(CHAPTERS), c))
-
-
-@dataclass
-class Notes:
-    """Numbered known differences: one number per implementation, chapter and record."""
-
-    lines: list[tuple[Column, str, Result]] = field(default_factory=list)
-
-    def marks(self, column: Column, chapter: str) -> str:
-        numbers = [
-            number for number, (owner, place, _) in enumerate(self.lines, 1) if owner is column and place == chapter
-        ]
-        return f" [{','.join(map(str, numbers))}]" if numbers else ""
-
-    @staticmethod
-    def of(run: Run) -> Notes:
-        notes, seen = Notes(), set()
-        for column in run.columns:
-            for chapter in _chapters(run):
-                for result in column.of(FAILED, chapter=chapter):
-                    key = (id(column), chapter, result.difference)
-                    if result.difference is not None and key not in seen:
-                        seen.add(key)
-                        notes.lines.append((column, chapter, result))
-        return notes
-
-
-def _cell(column: Column | None, chapter: str | None, notes: Notes) -> Cell:
-    """`12`: all that ran passed. `3/12 FAILED`: three of twelve failed. `–`: not supported. `·`: not reached."""
-    if column is None:
-        return Cell("–", "dim")
-    ran, failed = column.of(PASSED, FAILED, chapter=chapter), column.of(FAILED, chapter=chapter)
-    damaged = len(column.of(DAMAGED, chapter=chapter))
-    if failed:
-        mark = notes.marks(column, chapter) if chapter else ""
-        colour = "red" if any(result.unexplained for result in failed) else "yellow"
-        return Cell(f"{len(failed)}/{len(ran)} FAILED{mark}", colour)
-    if damaged:
-        return Cell(f"{damaged} DAMAGED", "red")
-    if ran:
-        return Cell(str(len(ran)), "green")
-    return Cell("–" if column.of(UNSUPPORTED, chapter=chapter) else "·", "dim")
-
-
-def table(run: Run, style: Style) -> str:
-    """Chapters down, a block of rows for each profile; implementations across.
-
-    The chapters' titles are left out where they do not fit; what still does not fit goes to a second table.
-    """
-    profiles = [name for name in PROFILES if any(entry.profile.name == name for entry in run.entries)]
-    rows = [(profile, chapter) for profile in profiles for chapter in (*_chapters(run, profile), None)]
-    right = [_implementation(run, spec, rows) for spec in dict.fromkeys(column.spec for column in run.columns)]
-    for titles in (True, False):
-        left = _left(run, rows, titles)
-        groups = list(_fitting(left, right, style.width))
-        if len(groups) == 1:
-            break
-    rules = [1, *(number + 2 for number, (_, chapter) in enumerate(rows) if chapter is None)]
-    return "\n\n".join(_grid([*left, *group], rules[:-1], style) for group in groups)
-
-
-Row = tuple[str, str | None]
-"""Profile and chapter of a row of the table; no chapter for the row of sums."""
-
-
-def _left(run: Run, rows: list[Row], titles: bool) -> list[list[Cell]]:
-    """The columns that name the rows, and how many vectors the set has for each."""
-    names, seen = [Cell(""), Cell("profile", "dim")], [Cell(""), Cell("chapter", "dim")]
-    counts = [Cell("", "dim"), Cell("vectors", "dim")]
-    previous = ""
-    for profile, chapter in rows:
-        own = [e for e in run.entries if e.profile.name == profile and chapter in (None, e.chapter)]
-        names.append(Cell("" if profile == previous else profile, "bold"))
-        title = f"{chapter:<7} {chapter_title(chapter)}" if chapter and titles else chapter
-        seen.append(Cell((title or "").rstrip()) if chapter else Cell("all", "dim"))
-        counts.append(Cell(str(len(own)), "dim"))
-        previous = profile
-    return [names, seen, counts]
-
-
-def _implementation(run: Run, spec: str, rows: list[Row]) -> list[Cell]:
-    columns = {column.description.profile: column for column in run.columns if column.spec == spec}
-    description = next(iter(columns.values())).description
-    notes = Notes.of(run)
-    head = [Cell(description.name, "bold"), Cell(f"({description.note})" if description.note else description.version)]
-    return head + [_cell(columns.get(profile), chapter, notes) for profile, chapter in rows]
-
-
-def _width(column: list[Cell]) -> int:
-    return max(len(cell.text) for cell in column)
-
-
-def _fitting(left: list[list[Cell]], right: list[list[Cell]], width: int) -> Iterator[list[list[Cell]]]:
-    """The right columns in groups that fit beside the left ones."""
-    room = width - sum(_width(column) + GAP for column in left) + GAP
-    group: list[list[Cell]] = []
-    for column in right:
-        if group and sum(_width(c) + GAP for c in [*group, column]) > room:
-            yield group
-            group = []
-        group.append(column)
-    yield group
-
-
-def _grid(columns: list[list[Cell]], rules: list[int], style: Style) -> str:
-    """Cells as text: the first two columns to the left, the others to the right, a rule after each row of `rules`."""
-    widths = [_width(column) for column in columns]
-    rule = style.paint("─" * (sum(widths) + GAP * (len(widths) - 1)), "dim")
-    lines = []
-    for number, row in enumerate(zip(*columns, strict=True)):
-        cells = []
-        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            space, text = " " * (width - len(cell.text)), style.paint(cell.text, cell.colour)
-            cells.append(text + space if place < 2 else space + text)
-        lines.append((" " * GAP).join(cells).rstrip())
-        lines += [rule] if number in rules else []
-    return "\n".join(lines)
-
-
-def remarks(run: Run, style: Style) -> str:
-    """One line per known difference, and what else a reader of the table must know."""
-    lines: list[str] = []
-    for number, (column, chapter, result) in enumerate(Notes.of(run).lines, 1):
-        difference = result.difference
-        assert difference is not None
-        same = [r for r in column.of(FAILED, chapter=chapter) if r.difference == difference]
-        count = f"{len(same)} vector{'s' if len(same) > 1 else ''}"
-        text = f"{column.label}, {result.clause}, {count}, {difference.verdict}: {difference.why}"
-        lines += style.wrap(f"[{number}] ", text, "yellow")
-    for text in run.silent:
-        lines += style.wrap("–   ", text, "dim")
-    for text in run.stale:
-        lines += style.wrap("!   ", text, "yellow")
-    for text in run.broken:
-        lines += style.wrap("!   ", text, "red")
-    for text in run.damaged.values():
-        lines += style.wrap("!   ", f"damaged vector: {text}", "red")
-    return "\n".join(lines)
 
 
 def failures(run: Run, style: Style, likely: LikelyFaults | None = None, load: Loader = load_case) -> str:
@@ -394,20 +188,3 @@ def _values(tensor: Tensor, room: int) -> str:
             return text + "…"
         text += f"{word} "
     return text.rstrip()
-
-
-def closing(run: Run, seconds: float, style: Style) -> str:
-    """The verdict in a line."""
-    passed, failed = run.count(PASSED), run.count(FAILED)
-    known = sum(result.status == FAILED and not result.unexplained for result in run.results())
-    facts = f"{passed} passed, {failed} failed"
-    facts += f" ({known} of them known differences)" if known else ""
-    facts += f", {run.count(UNSUPPORTED)} not supported, {seconds:.1f} s"
-    word, colour = {
-        EXIT_PASSED: ("PASSED", "green"),
-        EXIT_FAILED: ("FAILED", "red"),
-        EXIT_INTERRUPTED: ("INTERRUPTED", "yellow"),
-    }.get(run.exit_code, ("UNUSABLE", "red"))
-    if run.exit_code == EXIT_INTERRUPTED:
-        facts += ": the verdicts above are those gathered until then"
-    return f"{style.paint(word, colour)}  {facts}"

@@ -20,8 +20,10 @@ from dflash_vectors.cases import Entry, Selection, default_folder, read_index
 from dflash_vectors.checker import check
 from dflash_vectors.commands.progress import Progress
 from dflash_vectors.differences import read_differences
-from dflash_vectors.report import LikelyFaults, Style, closing, failures, remarks, table
+from dflash_vectors.report import LikelyFaults, failures
 from dflash_vectors.runners import open_runner
+from dflash_vectors.style import Style
+from dflash_vectors.table import closing, remarks, table
 from dflash_vectors.verdict import (
     EXIT_UNUSABLE,
     Column,
