@@ -22,8 +22,8 @@ class Inputs(NamedTuple):
     """ids: [K + 1] and positions: [K + 1] int64. live: how many of these rows are computed."""
 
     ids: Array
-    positions: Array
     live: int
+    positions: Array
 
 
 class VerifyInputs(NamedTuple):
@@ -70,7 +70,7 @@ def inputs(anchor: TokenId, mask_id: TokenId, frontier: Position, drafts: int, e
     """
     _check_extent("block.inputs", extent, drafts)
     live = live_rows(extent)
-    return Inputs(block_ids(anchor, mask_id, drafts), block_positions(frontier, drafts, live), live)
+    return Inputs(block_ids(anchor, mask_id, drafts), live, block_positions(frontier, drafts, live))
 
 
 def block_ids(anchor: TokenId, mask_id: TokenId, drafts: int) -> Array:

@@ -112,7 +112,7 @@ def play_round(
     ids = block.verify_inputs(anchor, proposals, frontier, extent, profile).ids
     residuals = target_model.extend(state.target, state.cache, ids, profile)
     logits = logits_of(state, residuals[-1])
-    licensed, accepted = judge(state, proposals, logits)
+    accepted, licensed = judge(state, proposals, logits)
     licensed = licensed[: accepted + 1]
     kept = state.keep(licensed)
     state.advance(commit.commit(anchor, licensed, kept, frontier, state.cache.length, profile))

@@ -15,10 +15,10 @@ from dflash_reference.names import TokenId
 
 
 class Verdict(NamedTuple):
-    """licensed: [P + 1] int64, of which accepted + 1 are tokens and the rest 0. accepted: A."""
+    """accepted: A. licensed: [P + 1] int64, of which accepted + 1 are tokens and the rest 0."""
 
-    licensed: Array
     accepted: int
+    licensed: Array
 
 
 def greedy(proposals: Array, target: Array, profile: Profile) -> Verdict:
@@ -31,7 +31,7 @@ def greedy(proposals: Array, target: Array, profile: Profile) -> Verdict:
     """
     _check_rows("law.greedy", proposals, target)
     accepted = matching_prefix(proposals, target)
-    return Verdict(licensed_row(proposals, accepted, TokenId(int(target[accepted]))), accepted)
+    return Verdict(accepted, licensed_row(proposals, accepted, TokenId(int(target[accepted]))))
 
 
 def matching_prefix(proposals: Array, target: Array) -> int:
@@ -71,7 +71,7 @@ def one_hot(proposals: Array, support: Array, p: Array, u_accept: Array, u_termi
     else:
         rejected = TokenId(int(proposals[accepted]))
         terminal = correction(rejected, support[accepted], p[accepted], u_terminal, profile)
-    return Verdict(licensed_row(proposals, accepted, terminal), accepted)
+    return Verdict(accepted, licensed_row(proposals, accepted, terminal))
 
 
 def accepted_one_hot(proposals: Array, support: Array, p: Array, u_accept: Array) -> int:
