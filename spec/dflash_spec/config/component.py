@@ -21,10 +21,10 @@ def check(members: Members, target: TargetConfig) -> Members:
 
     Raises ConfigError. `target` has no part in it: this schema repeats none of its sizes.
     """
-    read.closed(members, TOP)
+    read.closed(members, TOP, "CFG-057")
     nested = read.inner(members, "dflash_config")
     read.closed(nested, NESTED)
-    read.closed(read.inner(members, "rope_parameters"), ROPE)
+    read.closed(read.inner(members, "rope_parameters"), ROPE, "CFG-057")
     return nested
 
 

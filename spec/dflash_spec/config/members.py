@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,12 +145,11 @@ def inner(members: Members, key: str) -> Members:
     return Members(value, members.file, f"{members.path}{key}.")
 
 
-def closed(members: Members, allowed: Iterable[str]) -> None:
-    """Clause: CFG-010. Raises ConfigError on a member that is not in `allowed`."""
-    allowed = tuple(allowed)
+def closed(members: Members, allowed: Sequence[str], clause: str = "CFG-010") -> None:
+    """Clause: CFG-010. Raises ConfigError, by `clause`, on a member that is not in `allowed`."""
     for key in members.values:
         if key not in allowed:
-            raise members.wrong(key, f"only {', '.join(allowed)}", "CFG-010")
+            raise members.wrong(key, f"only {', '.join(allowed)}", clause)
 
 
 def unknown(members: Members, known: Iterable[str]) -> tuple[str, ...]:

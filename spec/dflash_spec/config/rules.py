@@ -129,7 +129,9 @@ def windows(members: Members, types: tuple[str, ...]) -> tuple[int, ...]:
     """The window of each layer; 0 for a full one.
 
     Clause: CFG-026. `sliding_window` counts for sliding layers only. Raises ConfigError where one needs it and it is
-    absent or not positive.
+    absent.
     """
+    if SLIDING in types and not members.has("sliding_window"):
+        raise members.wrong("sliding_window", "a window, since layer_types has sliding layers", "CFG-026")
     size = read.positive_int(members, "sliding_window") if SLIDING in types else 0
     return tuple(size if name == SLIDING else 0 for name in types)
