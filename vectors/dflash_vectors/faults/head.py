@@ -89,7 +89,7 @@ def idle_lane_wins(true: Function) -> Function:
 )  # fmt: skip
 def sentinel_for_a_row_without_a_number(true: Function) -> Function:
     """A row in which nothing beats the start value yields the start value's id."""
-    return lambda rows: np.where(np.isneginf(rows).all(axis=1), 0x7FFFFFFF, true(rows))
+    return lambda rows: np.where(rows.max(axis=1) == -np.inf, 0x7FFFFFFF, true(rows))
 
 
 @fault(

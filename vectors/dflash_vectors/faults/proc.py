@@ -108,7 +108,8 @@ def equal_logits_by_descending_id(true: Function) -> Function:
 
     def wrong(rows: Array, cap: int) -> Array:
         width = rows.shape[1]
-        return width - 1 - np.argsort(-rows[:, ::-1], axis=1, kind="stable")[:, :cap]
+        reversed_: Array = np.argsort(-rows[:, ::-1], axis=1, kind="stable")
+        return width - 1 - reversed_[:, :cap]
 
     return wrong
 

@@ -19,7 +19,8 @@ def _mix(x: Array) -> Array:
     """SplitMix64's two multiply-xorshift rounds alone."""
     x = (x ^ (x >> U64(30))) * U64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> U64(27))) * U64(0x94D049BB133111EB)
-    return x ^ (x >> U64(31))
+    mixed: Array = x ^ (x >> U64(31))
+    return mixed
 
 
 @fault("dflash_reference.rng.mix", clauses=("RNG-001",), report=SAMPLING, effect="output", profiles=KEYED)

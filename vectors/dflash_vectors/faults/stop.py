@@ -13,12 +13,12 @@ PACKAGE = "dflash 0.1.0 dflash_generate"
 
 
 @fault(
-    "dflash_reference.commit.through_first_stop", clauses=("STOP-001",), effect="output",
+    "dflash_reference.commit.preview", clauses=("STOP-001",), effect="output",
     report="https://github.com/LostRuins/koboldcpp/issues/1276",
 )  # fmt: skip
 def text_goes_on_after_the_stop(true: Function) -> Function:
-    """A round is emitted whole, whatever it holds."""
-    return lambda tokens, stop_ids: len(tokens)
+    """A round is emitted whole, and its stop ends nothing."""
+    return lambda licensed, stop_ids, remaining, profile: true(licensed, stop_ids[:0], remaining, profile)
 
 
 @fault(
@@ -65,9 +65,7 @@ def stop_token_dropped(true: Function) -> Function:
     return wrong
 
 
-@fault("dflash_reference.commit.preview", clauses=("STOP-001",), effect="liveness",
-    report="https://github.com/lightseekorg/TorchSpec/issues/177",
-)  # fmt: skip
+@fault("dflash_reference.commit.preview", clauses=("STOP-001",), report=PACKAGE, effect="liveness")
 def stop_cuts_but_does_not_end(true: Function) -> Function:
     """Tokens after the stop are dropped, but the request goes on."""
 

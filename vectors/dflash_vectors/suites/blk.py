@@ -53,39 +53,42 @@ def _block(anchor: int, frontier: int, drafts: int, extent: int, mask_id: int = 
     return {"anchor": anchor, "mask_id": mask_id, "frontier": frontier, "drafts": drafts, "extent": extent}
 
 
+BLAME = {"ids": "BLK-001", "live": "BLK-003", "positions": "BLK-002"}
+
+
 @suite("block.inputs")
 def inputs(profile: Profile) -> Iterator[Case]:
     """Whole blocks, tails, and blocks of the extreme widths."""
     yield Case(
         "whole", ("BLK-001",), _block(8123, 41, 7, 7),
         catches="the anchor's slot holds the mask id, or the anchor is repeated in every slot",
-        effect="acceptance",
+        effect="acceptance", blame=BLAME,
     )  # fmt: skip
     yield Case(
         "positions", ("BLK-002",), _block(17, 262100, 5, 5),
         catches="the block starts one position after the anchor, or counts from the block's own start",
-        effect="acceptance",
+        effect="acceptance", blame=BLAME,
     )  # fmt: skip
     yield Case(
         "widest", ("BLK-001", "BLK-002"), _block(151668, 2047, 15, 15),
         catches="a block of sixteen rows is cut or padded",
-        effect="acceptance",
+        effect="acceptance", blame=BLAME,
     )  # fmt: skip
     yield Case(
         "narrowest", ("BLK-001",), _block(3, 1, 1, 1, mask_id=4),
         catches="a block of one anchor and one mask is taken for a plain decode step",
-        effect="acceptance",
+        effect="acceptance", blame=BLAME,
     )  # fmt: skip
     yield Case(
         "anchor-is-zero", ("BLK-001",), _block(0, 12, 4, 4, mask_id=9),
         catches="token 0 as an anchor is taken for an empty slot and replaced",
-        effect="acceptance",
+        effect="acceptance", blame=BLAME,
     )  # fmt: skip
     for slug, drafts, extent in (("tail", 7, 3), ("tail-one", 7, 1), ("tail-all-but-one", 6, 5), ("tail-none", 5, 0)):
         yield Case(
-            slug, ("BLK-002", "BLK-003"), _block(2711, 97, drafts, extent),
+            slug, ("BLK-003", "BLK-002"), _block(2711, 97, drafts, extent),
             catches="rows past the extent count as live, or go on to positions that do not exist yet",
-            effect="acceptance",
+            effect="acceptance", blame=BLAME,
         )  # fmt: skip
 
 

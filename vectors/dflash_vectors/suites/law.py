@@ -1,7 +1,8 @@
 """Acceptance and correction: greedy, and sampled with one-hot proposals.
 
-Probabilities are multiples of 2^-5 or of 2^-24 whose sums and products with the uniforms are exact in FP32, so that
-every decision has one right outcome, at the edges too.
+Probabilities are multiples of 2^-5, or 1 - 2^-24, whose sums and products with the uniforms are exact in FP32, so
+that every decision has one right outcome, at the edges too. A wrong accepted count is the accept test's fault; a right
+count with wrong tokens is the correction's, the bonus's or the tail's.
 """
 
 from __future__ import annotations
@@ -17,70 +18,66 @@ ALMOST_ONE = 1.0 - 2.0**-24
 TICK = 2.0**-24
 
 
-def _greedy(proposals: tuple[int, ...], target: tuple[int, ...]) -> dict[str, object]:
-    return {"proposals": np.array(proposals, dtype=np.int64), "target": np.array(target, dtype=np.int64)}
+def _greedy(
+    slug: str, proposals: tuple[int, ...], target: tuple[int, ...], why: str, licensed: str = "LAW-002"
+) -> Case:
+    """`licensed` is blamed where the accepted count is right and the tokens are not."""
+    return Case(
+        slug, ("LAW-001", licensed),
+        {"proposals": np.array(proposals, dtype=np.int64), "target": np.array(target, dtype=np.int64)},
+        catches=why, effect="output", blame={"accepted": "LAW-001", "licensed": licensed},
+    )  # fmt: skip
 
 
 @suite("law.greedy")
 def greedy(profile: Profile) -> Iterator[Case]:
     """Every accepted count from none to all, and targets that tempt beyond the first mismatch."""
     drafts = (101, 103, 107, 109, 113)
+    yield _greedy("one-match", (103,), (103, 7), "the bonus is left out, or the proposal is not tested")
+    yield _greedy("one-mismatch", (103,), (8, 7), "the correction is the rejected proposal, or the next row's token")
     counted = "matches after the first mismatch are counted"
-    for accepted in range(1, 5):
+    for accepted in range(5):
         target = (*drafts[:accepted], 900, *drafts[accepted + 1 :], 901)
-        yield Case(
-            f"mismatch-at-{accepted}", ("LAW-001", "LAW-002"), _greedy(drafts, target), catches=counted, effect="output"
-        )  # fmt: skip
-    yield Case(
-        "mismatch-at-once", ("LAW-001",), _greedy(drafts, (900, *drafts[1:], 901)), catches=counted, effect="output"
-    )  # fmt: skip
-    yield Case(
-        "nothing-matches", ("LAW-002",), _greedy((1, 2, 3), (11, 12, 13, 14)),
-        catches="the correction comes from another row than the first",
-        effect="output",
-    )  # fmt: skip
-    yield Case(
-        "all-match", ("LAW-001", "LAW-002"), _greedy(drafts, (*drafts, 127)),
-        catches="the bonus is left out, or the last proposal is not tested",
-        effect="output",
-    )  # fmt: skip
-    yield Case(
-        "no-proposals", ("LAW-002",), _greedy((), (53,)),
-        catches="an empty proposal yields no token",
-        effect="crash",
-    )  # fmt: skip
+        yield _greedy(f"mismatch-at-{accepted}", drafts, target, counted)
+    yield _greedy(
+        "nothing-matches", (1, 2, 3), (11, 12, 13, 14), "the correction comes from another row than the first"
+    )
+    yield _greedy("all-match", drafts, (*drafts, 127), "the bonus is left out, or the last proposal is not tested")
+    yield _greedy("no-proposals", (), (53,), "an empty proposal yields no token")
     shifted = "a proposal is compared with the row after, or before, its own"
-    yield Case("row-after-matches", ("LAW-001",), _greedy((7, 8, 9), (6, 7, 8, 9)), catches=shifted, effect="output")
-    yield Case("row-before-matches", ("LAW-001",), _greedy((7, 8, 9), (8, 9, 7, 7)), catches=shifted, effect="output")
-    yield Case(
-        "repeated-token", ("LAW-001", "LAW-002"), _greedy((5, 5, 5, 5), (5, 5, 6, 5, 5)),
-        catches="proposals are matched as a set of tokens",
-        effect="output",
-    )  # fmt: skip
+    yield _greedy("row-after-matches", (7, 8, 9), (6, 7, 8, 9), shifted)
+    yield _greedy("row-before-matches", (7, 8, 9), (8, 9, 7, 7), shifted)
+    yield _greedy("repeated-token", (5, 5, 5, 5), (5, 5, 6, 5, 5), "proposals are matched as a set of tokens")
     if profile.name == "ninfer":
-        yield Case(
-            "tail-is-zero", ("LAW-008",), _greedy((61, 67, 71, 73), (61, 68, 71, 73, 79)),
-            catches="rejected proposals, or the target's tokens of later rows, stay in the licensed slots",
-            effect="output",
-        )  # fmt: skip
+        stays = "rejected proposals, or the target's tokens of later rows, stay in the licensed slots"
+        yield _greedy("tail-is-zero-at-once", (61, 67), (62, 71, 73), stays, "LAW-008")
+        yield _greedy("tail-is-zero", (61, 67, 71, 73), (61, 68, 71, 73, 79), stays, "LAW-008")
 
 
 Row = tuple[tuple[int, float], ...]
 """A support in draw order with its probabilities."""
 
 
-def _one_hot(
-    proposals: tuple[int, ...], rows: tuple[Row, ...], u_accept: tuple[float, ...], u_terminal: float, width: int = 4
-) -> dict[str, object]:
-    """One row for each proposal and one more; supports shorter than `width` end in -1 with probability 0."""
+def _case(
+    slug: str, licensed: str, why: str, proposals: tuple[int, ...], rows: tuple[Row, ...],
+    u_accept: tuple[float, ...], u_terminal: float,
+) -> Case:  # fmt: skip
+    """One row for each proposal and one more; shorter supports end in -1 with probability 0.
+
+    `licensed` is blamed where the accepted count is right and the tokens are not.
+    """
+    width = max(len(row) for row in rows)
     padded = [(*row, *(((-1, 0.0),) * (width - len(row)))) for row in rows]
-    return {
+    inputs = {
         "proposals": np.array(proposals, dtype=np.int64),
         "support": np.array([[token for token, _ in row] for row in padded]),
         "p": np.array([[p for _, p in row] for row in padded]),
         "u_accept": np.array(u_accept, dtype=np.float64),
         "u_terminal": u_terminal,
     }
+    clauses = ("LAW-003", licensed) if proposals else (licensed,)
+    blame = {"accepted": clauses[0], "licensed": licensed}
+    return Case(slug, clauses, inputs, catches=why, effect="output", tags=("tie",), blame=blame)
 
 
 A: Row = ((30, 0.5), (10, 0.25), (20, 0.125), (40, 0.125))
@@ -89,80 +86,59 @@ C: Row = ((22, 0.5), (12, 0.5))
 D: Row = ((33, 0.75), (13, 0.125), (23, 0.125))
 
 
-def _case(slug: str, clauses: tuple[str, ...], why: str, inputs: dict[str, object]) -> Case:
-    return Case(slug, clauses, inputs, catches=why, effect="output", tags=("tie",))
-
-
 @suite("law.one_hot")
 def accept(profile: Profile) -> Iterator[Case]:
     """The accept test, at its edges and in rounds of several proposals."""
     coin = "the coin is compared with <= or with the wrong side"
-    yield _case("below-p", ("LAW-003",), coin, _one_hot((10,), (A, C), (0.25 - TICK,), 0.25))
-    yield _case("equal-to-p", ("LAW-003",), coin, _one_hot((10,), (A, C), (0.25,), 0.125))
-    yield _case("zero-coin", ("LAW-003",), coin, _one_hot((40,), (A, C), (0.0,), 0.5))
+    yield _case("below-p", "LAW-007", coin, (10,), (A, C), (0.25 - TICK,), 0.25)
+    yield _case("equal-to-p", "LAW-004", coin, (10,), (A, C), (0.25,), 0.125)
+    yield _case("zero-coin", "LAW-007", coin, (40,), (A, C), (0.0,), 0.5)
     outside = "a coin of exactly 0 accepts a token of probability 0"
-    yield _case("zero-coin-outside-support", ("LAW-003",), outside, _one_hot((99,), (A, C), (0.0,), 0.0))
+    yield _case("zero-coin-outside-support", "LAW-004", outside, (99,), (C, C), (0.0,), 0.0)
     zero = ((30, 0.75), (10, 0.25), (20, 0.0))
-    yield _case("zero-coin-zero-probability", ("LAW-003",), outside, _one_hot((20,), (zero, C), (0.0,), 0.5))
+    yield _case("zero-coin-zero-probability", "LAW-004", outside, (20,), (zero, C), (0.0,), 0.5)
     certain: Row = ((8, 1.0),)
-    yield _case(
-        "certain-token", ("LAW-003",), "a token of probability 1 is rejected by the highest coin",
-        _one_hot((8,), (certain, A), (ALMOST_ONE,), 0.0),
-    )  # fmt: skip
+    highest = "a token of probability 1 is rejected by the highest coin"
+    yield _case("certain-token", "LAW-007", highest, (8,), (certain, A), (ALMOST_ONE,), 0.0)
     later = "acceptances after the first rejection are counted"
-    yield _case(
-        "reject-first", ("LAW-003", "LAW-004"), later, _one_hot((10, 11, 22), (A, B, C, D), (0.25, 0.0, 0.0), 0.5)
-    )  # fmt: skip
-    yield _case(
-        "reject-middle", ("LAW-003", "LAW-004"), later,
-        _one_hot((30, 41, 22), (A, B, C, D), (0.375, 0.125, 0.0), 0.375),
-    )  # fmt: skip
-    yield _case(
-        "reject-last", ("LAW-003", "LAW-004"), "the rejection of the last proposal ends in a bonus",
-        _one_hot((30, 11, 12), (A, B, C, D), (0.375, 0.25, 0.5), 0.75),
-    )  # fmt: skip
-    yield _case(
-        "own-row-decides", ("LAW-003",), "a proposal is tested with the row after, or before, its own",
-        _one_hot((30, 21), (((30, 0.25), (21, 0.75)), ((21, 0.25), (30, 0.75)), C), (0.125, 0.5), 0.5),
-    )  # fmt: skip
-    yield _case(
-        "own-coin-decides", ("LAW-003",), "all proposals of a round share one coin",
-        _one_hot((30, 11, 22), (A, B, C, D), (0.125, 0.25, 0.625), 0.5),
-    )  # fmt: skip
+    yield _case("reject-first", "LAW-004", later, (10, 11, 22), (A, B, C, D), (0.25, 0.0, 0.0), 0.5)
+    yield _case("reject-middle", "LAW-004", later, (30, 41, 22), (A, B, C, D), (0.375, 0.125, 0.0), 0.375)
+    ended = "the rejection of the last proposal ends in a bonus"
+    yield _case("reject-last", "LAW-004", ended, (30, 11, 12), (A, B, C, D), (0.375, 0.25, 0.5), 0.75)
+    crossed: tuple[Row, ...] = (((30, 0.25), (21, 0.75)), ((21, 0.25), (30, 0.75)), C)
+    own = "a proposal is tested with the row after, or before, its own"
+    yield _case("own-row-decides", "LAW-004", own, (30, 21), crossed, (0.125, 0.5), 0.5)
+    shared = "all proposals of a round share one coin"
+    yield _case("own-coin-decides", "LAW-004", shared, (30, 11, 22), (A, B, C, D), (0.125, 0.25, 0.625), 0.5)
 
 
 @suite("law.one_hot")
 def correct(profile: Profile) -> Iterator[Case]:
     """The draw after a rejection: the support without the rejected token, in its own order."""
+
+    def one(slug: str, why: str, rejected: int, row: Row, coin: float, u: float) -> Case:
+        return _case(slug, "LAW-004", why, (rejected,), (row, C), (coin,), u)
+
     biased = "the correction is drawn from p, so the rejected token comes again"
+    yield one("correction-of-two", biased, 22, C, 0.5, 0.0)
     for slug, u in (("low", 0.0), ("below-edge", 0.5 - TICK), ("at-edge", 0.5), ("high", ALMOST_ONE)):
-        yield _case(f"correction-without-first-{slug}", ("LAW-004",), biased, _one_hot((30,), (A, C), (0.5,), u))
-    yield _case(
-        "correction-without-middle", ("LAW-004",), "the goal is u itself, not u times the mass that is left",
-        _one_hot((10,), (A, C), (0.75,), 0.75),
-    )  # fmt: skip
-    yield _case(
-        "correction-outside-support", ("LAW-004",), "a proposal outside the support takes mass from some rank",
-        _one_hot((77,), (A, C), (0.75,), 0.875),
-    )  # fmt: skip
+        yield one(f"correction-without-first-{slug}", biased, 30, A, 0.5, u)
+    three: Row = ((30, 0.5), (20, 0.125), (10, 0.375))
+    likeliest = "the correction is the most likely token that is left, or goes by token id"
+    yield one("correction-of-three", likeliest, 30, three, 0.5, 0.0)
+    unscaled = "the goal is u itself, not u times the mass that is left"
+    yield one("correction-without-middle", unscaled, 10, A, 0.75, 0.75)
+    takes = "a proposal outside the support takes mass from some rank"
+    yield one("correction-outside-support", takes, 77, A, 0.75, 0.875)
     short: Row = ((50, 0.25), (60, 0.25), (70, 0.25), (80, 0.125))
-    yield _case(
-        "correction-without-last", ("LAW-004",), "the fall-back picks the rejected token, which is the last rank",
-        _one_hot((80,), (short, C), (0.125,), ALMOST_ONE),
-    )  # fmt: skip
-    padded: Row = ((50, 0.5), (60, 0.25))
-    yield _case(
-        "correction-in-padded-support", ("LAW-004",), "the padding of a short support is drawn",
-        _one_hot((50,), (padded, C), (0.5,), ALMOST_ONE),
-    )  # fmt: skip
-    yield _case(
-        "correction-skips-zero", ("LAW-004",), "a rank of probability 0 is drawn at u = 0",
-        _one_hot((30,), (((30, 0.5), (40, 0.0), (20, 0.5)), C), (0.5,), 0.0),
-    )  # fmt: skip
-    yield _case(
-        "correction-by-support-order", ("LAW-004",), "the draw goes by token id and not by the support's order",
-        _one_hot((21,), (B, C), (0.5,), 0.5),
-    )  # fmt: skip
+    fallen = "the fall-back picks the rejected token, which is the last rank"
+    yield one("correction-without-last", fallen, 80, short, 0.125, ALMOST_ONE)
+    padded: Row = ((50, 0.5), (60, 0.25), (-1, 0.0))
+    yield one("correction-in-padded-support", "the padding of a short support is drawn", 50, padded, 0.5, ALMOST_ONE)
+    skipped: Row = ((30, 0.5), (40, 0.0), (20, 0.5))
+    yield one("correction-skips-zero", "a rank of probability 0 is drawn at u = 0", 30, skipped, 0.5, 0.0)
+    by_id = "the draw goes by token id and not by the support's order"
+    yield one("correction-by-support-order", by_id, 21, ((41, 0.375), (21, 0.3125), (11, 0.3125)), 0.5, 0.5)
 
 
 @suite("law.one_hot")
@@ -171,42 +147,33 @@ def nothing_left(profile: Profile) -> Iterator[Case]:
     clause = "LAW-005" if profile.name == "ninfer" else "LAW-006"
     why = "a draw from no mass yields the padding, NaN or an index of -1"
     alone: Row = ((64, ALMOST_ONE),)
-    yield _case("no-mass-left", (clause,), why, _one_hot((64,), (alone, C), (ALMOST_ONE,), 0.5))
-    yield _case("no-mass-left-high", (clause,), why, _one_hot((64,), (alone, C), (ALMOST_ONE,), ALMOST_ONE))
-    yield _case(
-        "no-mass-left-later", (clause,), why,
-        _one_hot((30, 64, 12), (A, ((64, ALMOST_ONE), (65, 0.0)), C, D), (0.0, ALMOST_ONE, 0.0), 0.25),
-    )  # fmt: skip
-    first: Row = ((5, 0.0), (64, ALMOST_ONE), (9, 0.0))
-    yield _case(
-        "no-mass-left-not-first", (clause,), "the other profile's rule for an empty remainder",
-        _one_hot((64,), (first, C), (ALMOST_ONE,), 0.5),
-    )  # fmt: skip
+    yield _case("no-mass-left", clause, why, (64,), (alone, alone), (ALMOST_ONE,), 0.5)
+    yield _case("no-mass-left-high", clause, why, (64,), (alone, alone), (ALMOST_ONE,), ALMOST_ONE)
+    several: tuple[Row, ...] = (A, ((64, ALMOST_ONE), (65, 0.0)), C, D)
+    yield _case("no-mass-left-later", clause, why, (30, 64, 12), several, (0.0, ALMOST_ONE, 0.0), 0.25)
+    first: Row = ((5, 0.0), (64, ALMOST_ONE), (9, 0.0), (7, 0.0))
+    other = "the other profile's rule for an empty remainder"
+    yield _case("no-mass-left-not-first", clause, other, (64,), (first, C), (ALMOST_ONE,), 0.5)
 
 
 @suite("law.one_hot")
 def bonus(profile: Profile) -> Iterator[Case]:
     """Rounds that accept everything, among them the round without a proposal."""
     subtracted = "a proposal is subtracted from the bonus row"
-    yield _case("bonus", ("LAW-007",), subtracted, _one_hot((12, 30), (C, A, A), (0.25, 0.25), 0.25))
-    yield _case("bonus-at-edge", ("LAW-007",), subtracted, _one_hot((33,), (D, A), (0.5,), 0.5))
-    yield _case(
-        "bonus-repeats-proposal", ("LAW-007",), subtracted, _one_hot((30, 30), (A, A, A), (0.25, 0.375), 0.375)
-    )  # fmt: skip
-    yield _case(
-        "bonus-from-the-last-row", ("LAW-007",), "the bonus is drawn from the last proposal's row",
-        _one_hot((22, 33), (C, D, B), (0.0, 0.0), 0.9375),
-    )  # fmt: skip
+    yield _case("bonus", "LAW-007", subtracted, (22,), (C, C), (0.25,), 0.25)
+    yield _case("bonus-after-two", "LAW-007", subtracted, (12, 30), (C, A, A), (0.25, 0.25), 0.25)
+    yield _case("bonus-at-edge", "LAW-007", subtracted, (33,), (D, A), (0.5,), 0.5)
+    yield _case("bonus-repeats-proposal", "LAW-007", subtracted, (30, 30), (A, A, A), (0.25, 0.375), 0.375)
+    last = "the bonus is drawn from the last proposal's row"
+    yield _case("bonus-from-its-own-row", "LAW-007", last, (22, 33), (C, D, B), (0.0, 0.0), 0.9375)
     for slug, u in (("low", 0.0), ("edge", 0.6875), ("high", ALMOST_ONE)):
-        yield _case(
-            f"no-proposals-{slug}", ("LAW-007",), "an empty proposal yields no token, or skips the draw",
-            _one_hot((), (B,), (), u),
-        )  # fmt: skip
+        why = "an empty proposal yields no token, or skips the draw"
+        yield _case(f"no-proposals-{slug}", "LAW-007", why, (), (B,), (), u)
 
 
 @suite("law.one_hot", profiles=("ninfer",))
 def tail(profile: Profile) -> Iterator[Case]:
     """Slots after the terminal token."""
     why = "rejected proposals stay in the licensed slots"
-    yield _case("tail-is-zero", ("LAW-008",), why, _one_hot((10, 11, 22), (A, B, C, D), (0.125, 0.5, 0.0), 0.5))
-    yield _case("tail-is-zero-at-once", ("LAW-008",), why, _one_hot((99, 11, 22), (A, B, C, D), (0.5, 0.0, 0.0), 0.5))
+    yield _case("tail-is-zero", "LAW-008", why, (10, 11, 22), (A, B, C, D), (0.125, 0.5, 0.0), 0.5)
+    yield _case("tail-is-zero-at-once", "LAW-008", why, (99, 11, 22), (A, B, C, D), (0.5, 0.0, 0.0), 0.5)

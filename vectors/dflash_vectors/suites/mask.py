@@ -32,6 +32,7 @@ def symmetric(profile: Profile) -> Iterator[Case]:
     """Layers that see both ways: both profiles have them."""
     full = "rows do not see the masks after them, or a window is applied where there is none"
     for slug, context, rows in (
+        ("full-two-rows", (0, 0), (0, 2)),
         ("full", (0, 13), (13, 6)),
         ("full-far", (0, 61), (61, 3)),
         ("full-widest", (0, 5), (5, 16)),
@@ -39,10 +40,19 @@ def symmetric(profile: Profile) -> Iterator[Case]:
     ):
         yield Case(slug, ("MASK-001",), _mask(context, rows, 0, 0), catches=full, effect="acceptance")
     edge = "the window includes distance S, or ends at S - 2"
-    for slug, length in (("edge-context-below-window", 6), ("edge-context-is-window", 7), ("edge-long-context", 23)):
-        yield Case(
-            slug, ("MASK-002",), _mask((0, length), (length, 1), 7, 0), catches=edge, effect="acceptance"
-        )  # fmt: skip
+    for slug, length, window in (
+        ("edge", 3, 2),
+        ("edge-context-below-window", 6, 7),
+        ("edge-context-is-window", 7, 7),
+        ("edge-long-context", 23, 7),
+    ):
+        case = _mask((0, length), (length, 1), window, 0)
+        yield Case(slug, ("MASK-002",), case, catches=edge, effect="acceptance")
+    yield Case(
+        "two-rows-slide", ("MASK-006",), _mask((0, 2), (2, 2), 2, 0),
+        catches="the window of the second row is the first row's",
+        effect="acceptance",
+    )  # fmt: skip
     yield Case(
         "sliding-rows", ("MASK-006", "MASK-002"), _mask((0, 29), (29, 6), 11, 0),
         catches="the window of later rows is fixed at the anchor, or counted from the end of the block",
@@ -51,6 +61,16 @@ def symmetric(profile: Profile) -> Iterator[Case]:
     yield Case(
         "window-start-above-zero", ("MASK-006", "MASK-002"), _mask((50, 70), (70, 5), 8, 0),
         catches="row indices of the stored context are compared with absolute positions",
+        effect="acceptance",
+    )  # fmt: skip
+    yield Case(
+        "two-rows-see-each-other", ("MASK-003",), _mask((0, 0), (0, 2), 3, 0),
+        catches="a local layer is causal inside the block",
+        effect="acceptance",
+    )  # fmt: skip
+    yield Case(
+        "three-rows-window-two", ("MASK-003",), _mask((0, 1), (1, 3), 2, 0),
+        catches="the window does not bind rows that lie ahead",
         effect="acceptance",
     )  # fmt: skip
     yield Case(

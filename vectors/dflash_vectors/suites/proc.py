@@ -25,6 +25,12 @@ def _rows(key: str, shape: tuple[int, int], dtype: str) -> Array:
 def distribution(profile: Profile) -> Iterator[Case]:
     """Temperatures, padding, short supports, and logits that overflow a careless exponential."""
     dtype = profile.dtypes["LOGIT"]
+    yield Case(
+        "three-logits", ("PROC-003",),
+        {"logits": np.array([[2.0, 1.0, -1.0]]), "temperature": inputs.fp32(0.7), "public": 3},
+        catches="the temperature is ignored, inverted, or applied after the exponential",
+        effect="output",
+    )  # fmt: skip
     rows = _rows("proc/rows", (3, 61), dtype)
     for name, temperature in (("0-3", 0.3), ("0-7", 0.7), ("1", 1.0), ("1-5", 1.5)):
         yield Case(
@@ -74,6 +80,11 @@ def _peaked() -> Array:
 @suite("proc.distribution", profiles=("ninfer",))
 def capped(profile: Profile) -> Iterator[Case]:
     """The twenty largest logits, in rank order."""
+    yield Case(
+        "rank-order", ("PROC-004",), {"logits": np.array([[1.0, 3.0, -2.0, 3.0]]), "temperature": 1.0, "public": 4},
+        catches="the support is in order of id, or equal logits in descending order of id",
+        effect="output", tags=("tie",),
+    )  # fmt: skip
     ties = "equal logits at the cap are cut by a sort that does not keep the lower id"
     boundary = _rows("proc/boundary", (1, 47), "BF16")
     order = np.argsort(-boundary[0], kind="stable")
@@ -115,6 +126,10 @@ def greedy(profile: Profile) -> Iterator[Case]:
         "plain", ("PROC-002",), {"logits": rows, "public": 53},
         catches="rows of the batch are mixed, or the smallest logit wins", effect="output",
     )  # fmt: skip
+    yield Case(
+        "last-public-row", ("PROC-001",), {"logits": np.array([[-2.0, 3.0, 4.0]]), "public": 2},
+        catches="the public count is off by one", effect="output",
+    )  # fmt: skip
     padded = rows.copy()
     padded[:, 47:] = 99.0
     yield Case(
@@ -140,39 +155,41 @@ def greedy(profile: Profile) -> Iterator[Case]:
 @suite("proc.draw")
 def draw(profile: Profile) -> Iterator[Case]:
     """Uniforms on and beside the edges of the cumulative sum; every sum here is exact in FP32."""
-    four = [0.5, 0.25, 0.125, 0.125]
-    yield _draw("inside", [four] * 4, (0.2, 0.6, 0.8, 0.9), "ranks are counted from the other end")
-    yield _draw("at-zero", [four, [0.0, 0.75, 0.0, 0.25]], (0.0, 0.0), "u = 0 picks a rank of probability 0")
-    yield _draw(
-        "at-each-edge", [four] * 3, (0.5, 0.75, 0.875), "a uniform equal to the cumulative sum picks the rank before"
-    )
-    below = tuple(edge - 2.0**-24 for edge in (0.5, 0.75, 0.875))
-    yield _draw("below-each-edge", [four] * 3, below, "the rank is drawn from a coarser uniform, or one rank late")
-    yield _draw("highest-uniform", [four, [1.0, 0.0, 0.0, 0.0]], (ALMOST_ONE,) * 2, "the last rank is out of reach")
-    yield _draw(
-        "zero-in-the-middle", [[0.25, 0.0, 0.0, 0.75]] * 2, (0.25, 0.25 - 2.0**-24),
-        "a rank of probability 0 is drawn at the edge before it",
-    )  # fmt: skip
-    short = [[0.5, 0.25, 0.125, 0.0], [0.5, 0.0, 0.0, 0.0], [0.25, 0.5, 0.0, 0.125]]
-    yield _draw(
-        "sum-stays-below", short, (0.9375, ALMOST_ONE, 0.875),
-        "where the sum stays at or below u the padding, the first rank or a rank of probability 0 is drawn",
-    )  # fmt: skip
+    four = (0.5, 0.25, 0.125, 0.125)
+    edge = "a uniform equal to the cumulative sum picks the rank before"
+    yield _draw("edge", (0.5, 0.5), 0.5, edge)
+    yield _draw("inside-first", (0.5, 0.5), 0.25, "the rank is one late")
+    for rank, end in enumerate((0.5, 0.75, 0.875)):
+        yield _draw(f"at-end-of-rank-{rank}", four, end, edge)
+        yield _draw(
+            f"below-end-of-rank-{rank}", four, end - 2.0**-24, "the uniform is coarser, or the rank is one late"
+        )
+    yield _draw("inside-last", four, 0.96875, "ranks are counted from the other end")
+    yield _draw("lowest-uniform", four, 0.0, "u = 0 has no rank")
+    yield _draw("lowest-uniform-zero-first", (0.0, 0.75, 0.0, 0.25), 0.0, "u = 0 picks a rank of probability 0")
+    yield _draw("highest-uniform", four, ALMOST_ONE, "the last rank is out of reach")
+    yield _draw("highest-uniform-certain", (1.0, 0.0, 0.0), ALMOST_ONE, "a certain token is missed")
+    middle = (0.25, 0.0, 0.0, 0.75)
+    yield _draw("zero-in-the-middle", middle, 0.25, "a rank of probability 0 is drawn at the edge before it")
+    yield _draw("below-zero-in-the-middle", middle, 0.25 - 2.0**-24, "a rank of probability 0 is drawn")
+    short = "where no sum exceeds u the first rank, or one of probability 0, is drawn"
+    yield _draw("sum-stays-below", (0.0, 0.5), 0.75, short)
+    yield _draw("sum-stays-below-zero-last", (0.5, 0.0), 0.75, short)
+    yield _draw("sum-stays-below-by-one-tick", (0.5, 0.25, 0.25 - 2.0**-24, 0.0), ALMOST_ONE, short)
+    yield _draw("sum-stays-below-at-equality", (0.25, 0.5, 0.0, 0.125), 0.875, short)
     yield Case(
         "padded-support", ("PROC-005",),
         {
-            "support": np.array([[40, 12, -1, -1, -1], [7, -1, -1, -1, -1]]),
-            "p": np.array([[0.5, 0.4375, 0.0, 0.0, 0.0], [0.9375, 0.0, 0.0, 0.0, 0.0]]),
-            "u": np.array([ALMOST_ONE, 0.96875]),
+            "support": np.array([[40, 12, -1, -1], [7, -1, -1, -1], [3, 2, 1, 8]]),
+            "p": np.array([[0.5, 0.4375, 0.0, 0.0], [0.9375, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]),
+            "u": np.array([ALMOST_ONE, 0.96875, 0.8125]),
         },
-        catches="the padding of a short support is drawn",
+        catches="the padding of a short support is drawn, or rows of the batch are mixed",
         effect="crash", tags=("tie",),
     )  # fmt: skip
 
 
-def _draw(slug: str, p: list[list[float]], u: tuple[float, ...], why: str) -> Case:
-    support = np.array([[17, 5, 29, 2]] * len(p)) + 40 * np.arange(len(p))[:, None]
-    return Case(
-        slug, ("PROC-005",), {"support": support, "p": np.array(p), "u": inputs.represent(u, "F32")},
-        catches=why, effect="output", tags=("tie",),
-    )  # fmt: skip
+def _draw(slug: str, p: tuple[float, ...], u: float, why: str) -> Case:
+    """One row; the ids are in no order."""
+    inputs_ = {"support": np.array([(17, 5, 29, 2)[: len(p)]]), "p": np.array([p]), "u": np.array([u])}
+    return Case(slug, ("PROC-005",), inputs_, catches=why, effect="output", tags=("tie",))

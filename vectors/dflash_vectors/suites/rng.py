@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from dflash_spec.registry import Profile
@@ -31,13 +32,26 @@ def _keys(*keys: tuple[int, int, int, int]) -> dict[str, object]:
 
 @suite("rng.uniform", profiles=("ninfer",))
 def uniform(profile: Profile) -> Iterator[Case]:
-    """The hash at its edges: carries, extremes, each key field alone, and the ends of the unit interval."""
+    """The hash at its edges, each key field alone, and the ends of the unit interval."""
+    for bare in (*_mixing(), *_fields(), *_ends()):
+        yield replace(bare, blame={"key": bare.clauses[0], "u": "RNG-003"})
+
+
+def _mixing() -> Iterator[Case]:
     yield Case(
-        "mix-constant", ("RNG-001",),
-        _keys((7, 0, 0, 0), (0x61C8864680B583EB, 0, 0, 0), (0x61C8864680B583EA, 0, 0, 0), (2, 19, 0, 0)),
-        catches="the additive constant is left out, or added after the multiply-xorshift rounds, or the sum saturates",
+        "mix-of-zero", ("RNG-001",), _keys((0, 0, 0, 0)),
+        catches="the additive constant is left out, or added after the multiply-xorshift rounds",
         effect="output",
     )  # fmt: skip
+    yield Case(
+        "mix-carries", ("RNG-001",),
+        _keys((0x61C8864680B583EB, 0, 0, 0), (0x61C8864680B583EA, 0, 0, 0), (U64_MAX, 0, 0, 0), (2, 19, 0, 0)),
+        catches="the sum with the additive constant saturates or is cut to 63 bits",
+        effect="output",
+    )  # fmt: skip
+
+
+def _fields() -> Iterator[Case]:
     yield Case(
         "purposes", ("RNG-002",), _keys(*((2025, 811, purpose, 0) for purpose in range(6))),
         catches="the purpose is not shifted by 21 bits, or left out, so two kinds of draw share a stream",
@@ -56,6 +70,11 @@ def uniform(profile: Profile) -> Iterator[Case]:
         effect="output",
     )  # fmt: skip
     yield Case(
+        "wide-seeds", ("RNG-002",), _keys((2**32 + 1, 73, 4, 0), (2**63 + 5, 73, 4, 0)),
+        catches="the seed is cut to 32 bits or kept in a signed integer",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
         "seeds", ("RNG-002",),
         _keys(*((seed, 73, 4, 0) for seed in (0, 1, 2**31, 2**32, 2**32 + 1, 2**63, U64_MAX - 1, U64_MAX))),
         catches="the seed is cut to 32 bits or kept in a signed integer",
@@ -67,21 +86,27 @@ def uniform(profile: Profile) -> Iterator[Case]:
         catches="two fields of the key are exchanged",
         effect="output",
     )  # fmt: skip
+
+
+def _ends() -> Iterator[Case]:
     yield Case(
-        "lowest-uniform", ("RNG-003",), _keys(*((seed, 1234, 3, 0) for seed in LOWEST_SEEDS)),
+        "lowest-uniform", ("RNG-002", "RNG-003"), _keys(*((seed, 1234, 3, 0) for seed in LOWEST_SEEDS)),
         catches="half a step is added, or 0 is replaced, so the uniform lies in (0, 1)",
         effect="output",
     )  # fmt: skip
     yield Case(
-        "highest-uniform", ("RNG-003",), _keys(*((seed, 1234, 3, 0) for seed in HIGHEST_SEEDS)),
+        "highest-uniform", ("RNG-002", "RNG-003"), _keys(*((seed, 1234, 3, 0) for seed in HIGHEST_SEEDS)),
         catches="the whole key is divided by 2^64 and rounds up to 1",
         effect="output",
     )  # fmt: skip
     yield Case(
-        "uniform-bits", ("RNG-003",), _keys(*((k * 7919, 31 * k, k % 6, 0) for k in range(1, 18))),
+        "uniform-bits", ("RNG-002", "RNG-003"), _keys(*((k * 7919, 31 * k, k % 6, 0) for k in range(1, 18))),
         catches="the uniform takes the low bits of the key, or 23 or 25 of the high ones",
         effect="output",
     )  # fmt: skip
+
+
+BLAME = {"accept": "RNG-004", "terminal": "RNG-005"}
 
 
 def _round(frontier: int, extent: int, accepted: int) -> dict[str, object]:
@@ -100,11 +125,11 @@ def round_keys(profile: Profile) -> Iterator[Case]:
         ("one-proposal", (1, 1, 0), ("RNG-004", "RNG-005"), "the first proposal is tested at the anchor's position"),
     )
     for slug, numbers, clauses, catches in cases:
-        yield Case(slug, clauses, _round(*numbers), catches=catches, effect="output")
+        yield Case(slug, clauses, _round(*numbers), catches=catches, effect="output", blame=BLAME)
     yield Case(
         "empty-proposal", ("RNG-005",), _round(640, 0, 0),
         catches="a round without proposals draws as a plain decode step or as a correction",
-        effect="output",
+        effect="output", blame=BLAME,
     )  # fmt: skip
 
 
