@@ -1,6 +1,7 @@
 """Configs: what drafts, targets and trainers mean, and what must be refused.
 
-Each row changes one thing in a config that reads well, so that a refusal has one reason.
+Each row changes one thing in a config that reads well, so that a refusal has one reason. What the base configs leave
+out (windows, causality, an order of taps) is what a reader's other faults would change in every row.
 """
 
 from __future__ import annotations
@@ -24,24 +25,27 @@ TARGET: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 64, "hidden_size": 16,
     "intermediate_size": 24, "num_hidden_layers": 9, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10,
     "rms_norm_eps": 1e-06, "rope_theta": 1000000, "max_position_embeddings": 512, "eos_token_id": 7,
+    "tie_word_embeddings": False,
 }  # fmt: skip
 BODY: dict[str, Any] = {
     "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "intermediate_size": 40, "num_hidden_layers": 3,
     "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8, "rms_norm_eps": 1e-05,
-    "max_position_embeddings": 256, "layer_types": [SLIDING, SLIDING, FULL], "sliding_window": 5,
+    "max_position_embeddings": 256, "layer_types": [FULL, FULL, FULL],
 }  # fmt: skip
 COMPONENT: dict[str, Any] = BODY | {
     "rope_parameters": {"rope_theta": 10000000},
-    "dflash_config": {"mask_token_id": 61, "target_layer_ids": [6, 1, 4]},
+    "dflash_config": {"mask_token_id": 61, "target_layer_ids": [1, 4, 6]},
 }
 PUBLISHED: dict[str, Any] = BODY | {
-    "hidden_size": 16, "vocab_size": 64, "num_target_layers": 9, "use_sliding_window": True, "rope_theta": 10000000,
-    "dflash_config": {"mask_token_id": 61, "target_layer_ids": [6, 1, 4], "block_size": 5},
+    "hidden_size": 16, "vocab_size": 64, "num_target_layers": 9, "is_causal": False, "rope_theta": 10000000,
+    "dflash_config": {"mask_token_id": 61, "target_layer_ids": [1, 4, 6], "block_size": 5},
 }  # fmt: skip
 TRAINER: dict[str, Any] = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_target_layers": 3, "target_hidden_size": 16,
-    "target_num_hidden_layers": 9, "target_layer_ids": [6, 1, 4], "mask_token_id": 61, "vocab_size": 64,
+    "target_num_hidden_layers": 9, "target_layer_ids": [0, 1, 2], "mask_token_id": 61, "vocab_size": 64,
 }  # fmt: skip
+
+SWITCH = {"use_sliding_window": True}
 
 Edit = Mapping[str, Any] | Callable[[bytes], bytes]
 
@@ -54,6 +58,8 @@ class Row(NamedTuple):
     edit: Edit
     catches: str
     effect: str = "acceptance"
+    beside: tuple[str, str] | None = None
+    """An output that another clause is to blame for, and that clause."""
 
 
 def edited(base: Mapping[str, Any], edit: Edit) -> bytes:
@@ -186,28 +192,32 @@ def full_schema() -> list[Row]:
     ]  # fmt: skip
 
 
-def windows() -> list[Row]:
-    """Layer types and windows of a draft."""
+def windows(switch: Mapping[str, Any]) -> list[Row]:
+    """Layer types and windows of a draft. `switch` is what its schema needs besides."""
+    hybrid = {"sliding_window": 5, **switch}
     return [
-        Row("layer-types-many", "CFG-023", {"layer_types": [SLIDING, SLIDING, FULL, FULL]}, "the list is cut"),
-        Row("layer-types-misspelt", "CFG-023", {"layer_types": [SLIDING, "local", FULL]}, "a misspelt layer is full"),
-        Row("layer-order", "CFG-026", {"layer_types": [FULL, SLIDING, FULL]}, "windows go to the wrong layers"),
-        Row("window-absent", "CFG-026", {"sliding_window": GONE}, "a sliding layer sees the whole context"),
-        Row("window-zero", "CFG-005", {"sliding_window": 0}, "a window of 0 means none"),
-        Row("window-unused", "CFG-026", {"layer_types": [FULL] * 3}, "full layers get the window"),
-        Row("window-null", "CFG-026", {"layer_types": [FULL] * 3, "sliding_window": None}, "null is wanted as a size"),
-    ]  # fmt: skip
+        Row("layer-types-many", "CFG-023", {"layer_types": [FULL, FULL, FULL, FULL]}, "the list is cut"),
+        Row("layer-types-misspelt", "CFG-023", {"layer_types": [FULL, "local", FULL]}, "a misspelt layer is full"),
+        Row("layers-hybrid", "CFG-026", hybrid | {"layer_types": [SLIDING, SLIDING, FULL]}, "a window is lost"),
+        Row("layer-order", "CFG-026", hybrid | {"layer_types": [FULL, SLIDING, FULL]}, "windows are misplaced"),
+        Row("window-absent", "CFG-026", {**switch, "layer_types": [SLIDING] * 3}, "a sliding layer sees all context"),
+        Row(
+            "window-zero", "CFG-005", hybrid | {"layer_types": [SLIDING] * 3, "sliding_window": 0}, "0 means no window"
+        ),
+        Row("window-unused", "CFG-026", {"sliding_window": 5}, "full layers get the window"),
+        Row("window-null", "CFG-026", {"sliding_window": None}, "null is wanted as a size"),
+    ]
 
 
-def drafts(theta: str) -> list[Row]:
-    """Rules of a draft in both of its schemas."""
+def drafts(theta: str, switch: Mapping[str, Any]) -> list[Row]:
+    """Rules of a draft in both of its schemas. `switch` is what a sliding layer needs besides."""
     mask, taps = "dflash_config.mask_token_id", "dflash_config.target_layer_ids"
     ids = {"true": True, "float": 3.0, "string": "3", "negative": -1, "too-big": LIMIT}
     return [
-        Row("plain", "CFG-027", {}, "taps are sorted, or a member is misread"),
+        Row("plain", "CFG-004", {}, "a member is misread"),
         *texts("num_hidden_layers"),
         *shared(theta),
-        *windows(),
+        *windows(switch),
         *(Row(f"mask-{name}", "CFG-006", {mask: value}, f"a mask id of {value!r} is taken")
           for name, value in ids.items()),
         *(Row(f"tap-{name}", "CFG-006", {taps: [6, value]}, f"a tap id of {value!r} is taken")
@@ -216,6 +226,7 @@ def drafts(theta: str) -> list[Row]:
         Row("nested-unknown", "CFG-010", {"dflash_config.causal": True}, "a causal switch is ignored"),
         Row("nested-convolution", "CFG-010", {"dflash_config.conv_kernel_size": 2}, "a convolution is ignored"),
         Row("dflash2", "CFG-013", {"architectures": ["DFlash2DraftModel"]}, "DFlash2 runs as DFlash"),
+        Row("taps-unsorted", "CFG-027", {taps: [6, 1, 4]}, "the ids are sorted"),
         Row("taps-empty", "CFG-027", {taps: []}, "a draft without taps is run", "crash"),
         Row("taps-not-list", "CFG-027", {taps: 6}, "one id is taken for a list", "crash"),
         Row("taps-one", "CFG-027", {taps: [8]}, "a single tap, on the last layer, is refused"),
@@ -230,14 +241,14 @@ def drafts(theta: str) -> list[Row]:
 
 def published(profile: Profile) -> list[Row]:
     """Rules of the published schema."""
-    nested = "dflash_config."
+    nested, hybrid = "dflash_config.", {"layer_types": [FULL, FULL, SLIDING], "sliding_window": 5}
     rows = [
         *full_schema(),
         Row("flag-string", "CFG-008", {"is_causal": "false"}, "the string false is true"),
         Row("rope-interleaved", "CFG-022", {"is_neox_style": False}, "a head of neighbour pairs is rotated in halves"),
         Row("rope-halves-stated", "CFG-022", {"is_neox_style": True}, "the plain pairing is refused"),
-        Row("window-switched-off", "CFG-025", {"use_sliding_window": False}, "a runtime drops the window in silence"),
-        Row("window-not-switched-on", "CFG-025", {"use_sliding_window": GONE}, "a runtime drops the window in silence"),
+        Row("window-switched-off", "CFG-025", hybrid | {"use_sliding_window": False}, "a runtime drops the window"),
+        Row("window-not-switched-on", "CFG-025", hybrid, "a runtime drops the window in silence"),
         Row("nested-mask-wins", "CFG-038", {"mask_token_id": 3}, "a stale top-level mask id is used"),
         Row("nested-taps-win", "CFG-038", {"target_layer_ids": [2, 3]}, "stale top-level taps are used"),
         Row("nested-block-wins", "CFG-038", {"block_size": 8}, "a stale top-level block size is used"),
@@ -266,20 +277,25 @@ def symmetric(taps: str) -> list[Row]:
     return [
         Row("taps-absent", "CFG-036", {taps: GONE}, "a formula feeds other layers"),
         Row("causal-true", "CFG-043", {"is_causal": True}, "a causal draft runs without its mask"),
-        Row("causal-false", "CFG-043", {"is_causal": False}, "a stated default is refused"),
+        Row("causal-absent", "CFG-043", {"is_causal": GONE}, "a causal layer is made up"),
     ]
 
 
 def local_when_absent(taps: str) -> list[Row]:
     """A profile with causal local layers and a formula for absent taps."""
+    window = ("windows", "CFG-026")
     one = {taps: GONE, "num_hidden_layers": 1, "layer_types": [FULL]}
+    hybrid = {"layer_types": [FULL, SLIDING, FULL], "use_sliding_window": True, "sliding_window": 5}
     return [
         Row("taps-absent", "CFG-037", {taps: GONE}, "another formula or count is taken"),
         Row("taps-absent-one-layer", "CFG-037", one, "a one-layer draft divides by zero"),
-        Row("causal-absent", "CFG-041", {"layer_types": [FULL, SLIDING, FULL]}, "local layers see the whole block"),
-        Row("causal-null", "CFG-041", {"is_causal": None}, "null is read as false"),
-        Row("causal-true", "CFG-042", {"is_causal": True}, "full layers stay symmetric"),
-        Row("causal-false", "CFG-042", {"is_causal": False}, "local layers stay causal"),
+        Row(
+            "causal-absent", "CFG-041", hybrid | {"is_causal": GONE}, "local layers see the whole block", beside=window
+        ),
+        Row("causal-null", "CFG-041", hybrid | {"is_causal": None}, "null is read as false", beside=window),
+        Row("causal-absent-full", "CFG-041", {"is_causal": GONE}, "full layers are causal"),
+        Row("causal-true", "CFG-042", hybrid | {"is_causal": True}, "full layers stay symmetric", beside=window),
+        Row("causal-false", "CFG-042", hybrid, "local layers stay causal", beside=window),
     ]
 
 
@@ -287,7 +303,7 @@ def component() -> list[Row]:
     """Rules of the component schema."""
     closed = "a member that changes the model is ignored"
     return [
-        *drafts("rope_parameters.rope_theta"),
+        *drafts("rope_parameters.rope_theta", {}),
         absent("layer_types"),
         Row("layer-types-few", "CFG-023", {"layer_types": [SLIDING]}, "layers past the list are full"),
         Row("theta-absent", "CFG-020", {"rope_parameters": {}}, "theta 0 or 10000 stands in"),
@@ -302,21 +318,25 @@ def component() -> list[Row]:
 def cases(name: str, base: Mapping[str, Any], rows: list[Row], **others: Array) -> Iterator[Case]:
     """A case for each row, with the edited config as input `name`."""
     for row in rows:
-        yield Case(row.slug, (row.clause,), {name: text(edited(base, row.edit)), **others}, row.catches, row.effect)
+        inputs = {name: text(edited(base, row.edit)), **others}
+        blame = dict([row.beside] if row.beside else [])
+        yield Case(row.slug, (row.clause, *blame.values()), inputs, row.catches, row.effect, blame=blame)
 
 
 @suite("config.read_draft")
 def read_draft(profile: Profile) -> Iterator[Case]:
     """Drafts in the profile's own schema."""
     closed = profile.axes["config_schema"] == "component"
-    base, rows = (COMPONENT, component()) if closed else (PUBLISHED, [*drafts("rope_theta"), *published(profile)])
+    base, rows = (
+        (COMPONENT, component()) if closed else (PUBLISHED, [*drafts("rope_theta", SWITCH), *published(profile)])
+    )
     yield from cases("draft", base, rows, target=text(edited(TARGET, {})))
 
 
 @suite("config.convert_draft", profiles=("ninfer",))
 def convert_draft(profile: Profile) -> Iterator[Case]:
     """Published drafts, read by the rules of a profile with a schema of its own."""
-    rows = [Row("plain", "CFG-027", {}, "taps are sorted, or a member is misread"), *published(profile)]
+    rows = [Row("plain", "CFG-004", {}, "a member is misread"), *windows(SWITCH), *published(profile)]
     yield from cases("draft", PUBLISHED, rows, target=text(edited(TARGET, {})))
 
 
@@ -339,7 +359,7 @@ def read_target(profile: Profile) -> Iterator[Case]:
         Row("stops-past-table", "CFG-048", {"eos_token_id": [7, 64]}, "an id that cannot come is taken", "liveness"),
         Row("stops-negative", "CFG-048", {"eos_token_id": -1}, "a placeholder is taken for an end token", "liveness"),
         Row("tied", "CFG-049", {"tie_word_embeddings": True}, "a head is wanted that the folder has not", "crash"),
-        Row("untied", "CFG-049", {"tie_word_embeddings": False}, "the head is ignored", "output"),
+        Row("tied-absent", "CFG-049", {"tie_word_embeddings": GONE}, "the head is ignored", "output"),
     ]  # fmt: skip
     yield from cases("target", TARGET, rows)
 
@@ -347,9 +367,12 @@ def read_target(profile: Profile) -> Iterator[Case]:
 @suite("config.read_trainer")
 def read_trainer(profile: Profile) -> Iterator[Case]:
     """Trainer configs."""
+    depth = ("target_layers", "CFG-058")
     rows = [
         Row("plain", "CFG-058", {}, "the taps' number is taken for the target's depth"),
-        Row("unknown-top-level", "CFG-011", {"loss": "dpace"}, "a newer trainer's file is refused"),
+        Row("depth-of-official", "CFG-058", {"target_num_hidden_layers": 36, "target_layer_ids": [1, 17, 33]},
+            "the taps' number is taken for the target's depth"),
+        Row("unknown-top-level", "CFG-011", {"loss": "dpace"}, "a newer trainer's file is refused", beside=depth),
         *texts("num_hidden_layers"),
         *sizes("num_hidden_layers"),
         *(absent(key) for key in TRAINER if key != "mask_token_id"),
@@ -357,7 +380,7 @@ def read_trainer(profile: Profile) -> Iterator[Case]:
         Row("mask-absent", "CFG-039", {"mask_token_id": GONE}, "the pad or end id fills the block"),
         Row("mask-negative", "CFG-006", {"mask_token_id": -1}, "a mask id of -1 is taken"),
         Row("mask-past-table", "CFG-040", {"mask_token_id": 64}, "a row past the table is read", "crash"),
-        Row("taps-sorted", "CFG-027", {"target_layer_ids": [8, 2, 5]}, "the ids are sorted"),
+        Row("taps-unsorted", "CFG-027", {"target_layer_ids": [2, 0, 1]}, "the ids are sorted", beside=depth),
         Row("taps-empty", "CFG-027", {"target_layer_ids": []}, "a draft without taps is trained", "crash"),
         Row("taps-twice", "CFG-028", {"target_layer_ids": [1, 6, 1]}, "one layer is fed twice"),
         Row("taps-past-depth", "CFG-029", {"target_layer_ids": [1, 4, 9]}, "a tap past the target is read", "crash"),
