@@ -7,7 +7,7 @@ import pytest
 from dflash_reference import num
 from dflash_spec.registry import load_ops, load_profile
 from dflash_vectors.bounds import MODELS, SAFETY, algebra, bounds_of
-from dflash_vectors.bounds.algebra import FUNCTION, TRIGONOMETRY, U, Ledger, Value, exact, gamma, ulp
+from dflash_vectors.bounds.algebra import FUNCTION, TRIGONOMETRY, Ledger, U, Value, exact, gamma, ulp
 from dflash_vectors.bounds.layers import softmax_mean
 from dflash_vectors.errors import ModelError
 from dflash_vectors.inputs import normal_like, telling, uniform

@@ -9,7 +9,7 @@ the clause that this vector blames must be one of the fault's.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -126,18 +126,18 @@ def _tracer(target: str, reached: set[str]) -> Callable[[Function], Function]:
     return wrap
 
 
-def reach(folder: Path, id_: str) -> list[str]:
-    """The fault targets that a vector reaches. Raises BuildError if the reference itself fails the vector."""
+def reach(folder: Path, id_: str, targets: Iterable[str]) -> set[str]:
+    """Those of the functions `targets` that a vector runs. Raises BuildError if the reference fails the vector."""
     reached: set[str] = set()
     case = load_set(folder)[id_]
     with ExitStack() as stack:
-        for target in sorted({fault.target for fault in all_faults()}):
+        for target in sorted(targets):
             stack.enter_context(patched(target, _tracer(target, reached)))
         result = _run(case)
     failures = compare(case, answer_of(case, result))
     if failures:
         raise BuildError(f"{id_}: the reference without a fault fails at {failures[0].label}: generate the set again")
-    return sorted(reached)
+    return reached
 
 
 def attack(case: GoldenCase, fault: Fault) -> tuple[str, str]:
@@ -165,7 +165,15 @@ def kill(folder: Path, fault: Fault, ids: Sequence[str]) -> Death:
     return Death(fault, len(ids))
 
 
-def _reach_of(task: tuple[Path, str]) -> list[str]:
+def candidates(folder: Path, fault: Fault, reached: Mapping[str, set[str]]) -> list[str]:
+    """The vectors that a fault runs on, in order; `reached` maps ids to the functions that they run."""
+    entries = [case.entry for id_, case in load_set(folder).items() if fault.target in reached.get(id_, ())]
+    fitting = [entry for entry in entries if entry.profile.name in fault.profiles]
+    fitting.sort(key=lambda entry: not set(entry.clauses) & set(fault.clauses))
+    return [entry.id for entry in fitting]
+
+
+def _reach_of(task: tuple[Path, str, frozenset[str]]) -> set[str]:
     return reach(*task)
 
 
@@ -176,16 +184,9 @@ def _kill_named(task: tuple[Path, str, Sequence[str]]) -> Death:
 
 def kill_all(folder: Path, faults: Sequence[Fault], processes: int = PROCESSES) -> Iterator[Death]:
     """What becomes of each fault, in the order given. Raises BuildError if the reference fails a vector."""
+    targets = frozenset(fault.target for fault in faults)
     cases = load_set(folder)
     with ProcessPoolExecutor(processes) as pool:
-        tasks = [(folder, id_) for id_ in cases]
+        tasks = [(folder, id_, targets) for id_ in cases]
         reached = dict(zip(cases, pool.map(_reach_of, tasks, chunksize=4), strict=True))
-
-        def candidates(fault: Fault) -> list[str]:
-            ids = [
-                id_ for id_, targets in reached.items()
-                if fault.target in targets and cases[id_].entry.profile.name in fault.profiles
-            ]  # fmt: skip
-            return sorted(ids, key=lambda id_: not set(cases[id_].entry.clauses) & set(fault.clauses))
-
-        yield from pool.map(_kill_named, [(folder, fault.name, candidates(fault)) for fault in faults])
+        yield from pool.map(_kill_named, [(folder, fault.name, candidates(folder, fault, reached)) for fault in faults])

@@ -57,8 +57,9 @@ def fault(
     def register(replacement: Callable[[Function], Function]) -> Callable[[Function], Function]:
         name = replacement.__name__.replace("_", "-")
         story = (replacement.__doc__ or "").strip()
-        if name in _FAULTS:
-            raise SpecDataError(f"fault {name}: registered twice")
+        held = _FAULTS.get(name)
+        if held is not None and held.replacement.__module__ != replacement.__module__:
+            raise SpecDataError(f"fault {name}: registered in {held.replacement.__module__} already")
         if effect not in EFFECTS or not story or not clauses:
             raise SpecDataError(f"fault {name}: expected a story, clauses, and an effect of {', '.join(EFFECTS)}")
         for clause in clauses:

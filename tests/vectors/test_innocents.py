@@ -1,0 +1,94 @@
+"""Innocent variants: honest FP32 ports in miniature, which every vector must let pass."""
+
+import numpy as np
+import pytest
+from dflash_reference import layer, num, processing
+from dflash_spec.registry import PROFILES, load_profile
+from dflash_vectors.build import judge
+from dflash_vectors.innocents import INNOCENTS, computing_as, innocents_of
+from dflash_vectors.inputs import normal_like
+from dflash_vectors.run import execute, input_tensors, numbers
+from dflash_vectors.suite import all_cases
+
+HALF = 0.5
+OPS = sorted({case.op for case in all_cases()})
+
+
+def fraction(got, want, bound):
+    """The largest distance in bounds; infinite where a value without a bound differs."""
+    gap = np.where(got == want, 0.0, np.abs(np.where(np.isfinite(want) & np.isfinite(got), got - want, np.inf)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.where(gap == 0, 0.0, gap / bound).max(initial=0.0))
+
+
+def test_there_are_at_least_ten_variants_in_each_profile_and_no_two_have_one_name():
+    assert len({innocent.name for innocent in INNOCENTS}) == len(INNOCENTS)
+    assert all(len(innocents_of(profile)) >= 10 for profile in PROFILES)
+
+
+@pytest.mark.parametrize("innocent", INNOCENTS, ids=lambda innocent: innocent.name)
+def test_every_variant_computes_something_else_and_is_undone_after(innocent):
+    profile = load_profile(innocent.profiles[-1])
+    act = profile.dtypes["ACT"]
+    x, weight = normal_like("x", (5, 70), 1.0, act), normal_like("w", (9, 70), 0.3, act)
+    heads = normal_like("h", (5, 4, 8), 1.0, act)
+    keys, values = normal_like("k", (20, 2, 8), 1.0, act), normal_like("v", (20, 2, 8), 1.0, "F16")
+    seen, positions = np.ones((5, 20), dtype=bool), np.arange(5) * 1000 + 999
+
+    square, tall = np.tile(weight, (8, 1))[:70], weight.T.copy()
+
+    def results():
+        return [
+            num.contract(x, weight),
+            layer.rms_norm(x, weight[0], 1e-6),
+            layer.rope(heads, positions, 1e4, profile),
+            layer.attention_weights(layer.scores(heads, keys), 8, seen),
+            layer.attention(heads, keys, values, seen, profile),
+            layer.output(x, square, x, profile).y,
+            layer.mlp(x, weight[0], weight, weight, tall, 1e-6, profile).x_next,
+            processing.distribution(x, float(np.float32(0.7)), 70, profile).p,
+        ]
+
+    before = results()
+    with computing_as(innocent):
+        during = results()
+    assert any(not np.array_equal(one, other) for one, other in zip(before, during, strict=True))
+    assert all(np.array_equal(one, other) for one, other in zip(before, results(), strict=True))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_variant_stays_within_half_of_every_bound_and_equals_what_is_exact(op):
+    furthest = {}
+    for case in all_cases(op=op):
+        profile = load_profile(case.profile)
+        inputs = numbers(input_tensors(case)[0])
+        true = execute(case.op, inputs, profile)
+        bounds, _ = judge(case, inputs, true, profile)
+        for innocent in innocents_of(case.profile):
+            with computing_as(innocent):
+                other = execute(case.op, inputs, profile)
+            assert set(other) == set(true)
+            for name, want in true.items():
+                if name in bounds:
+                    share = fraction(other[name], want, bounds[name])
+                    assert share <= HALF, f"{case.id}: {name}: {innocent.name} is {share:.3g} of the bound away"
+                    furthest[innocent.name] = max(furthest.get(innocent.name, 0.0), share)
+                else:
+                    same = np.array_equal(other[name], want, equal_nan=want.dtype.kind == "f")
+                    assert same, f"{case.id}: {name}: {innocent.name} gives another value"
+    for name, share in sorted(furthest.items(), key=lambda item: -item[1]):
+        print(f"{op:<20} {name:<36} {share:6.3f} of the bound")
+
+
+def test_a_sum_in_bf16_is_not_innocent():
+    """The comparison above can fail: what the clauses forbid is beyond the bound."""
+    case = next(case for case in all_cases("ninfer", op="num.contract") if not case.exact)
+    profile = load_profile("ninfer")
+    inputs = numbers(input_tensors(case)[0])
+    true = execute(case.op, inputs, profile)
+    bounds, _ = judge(case, inputs, true, profile)
+    x, w = inputs["x"], inputs["w"]
+    total = np.zeros((len(x), len(w)))
+    for index in range(x.shape[1]):
+        total = num.round_to(total + x[:, index, None] * w[:, index], "BF16")
+    assert fraction(total, true["y"], bounds["y"]) > 2

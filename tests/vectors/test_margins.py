@@ -1,0 +1,67 @@
+"""Margins: what a decision is away from going the other way, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dflash_spec.registry import load_profile
+from dflash_vectors.bounds.algebra import gamma
+from dflash_vectors.errors import BuildError
+from dflash_vectors.margins import FINDERS, Decision, check_margins, edge, lead
+from dflash_vectors.run import execute
+from dflash_vectors.suite import Case
+
+NINFER = load_profile("ninfer")
+CASE = Case(
+    "draw", ("PROC-005",), {}, catches="a rank late", effect="output", op="proc.draw", profile="ninfer"
+)  # fmt: skip
+
+
+def found(op, inputs):
+    return list(FINDERS[op](inputs, execute(op, inputs, NINFER), NINFER))
+
+
+def test_the_lead_of_a_row_is_its_best_minus_its_second():
+    assert lead(np.array([1.0, 4.0, 2.5])) == 1.5
+    assert lead(np.array([4.0, 4.0])) == 0
+    assert lead(np.array([4.0])) == np.inf
+    assert lead(np.array([4.0, -np.inf])) == np.inf
+
+
+def test_a_goal_is_measured_to_the_nearest_end_of_a_rank_that_can_be_drawn():
+    assert edge(0.6, np.array([0.5, 0.0, 0.25, 0.25])) == pytest.approx(0.1)
+    assert edge(0.8, np.array([0.5, 0.0, 0.25, 0.25])) == pytest.approx(0.05)
+    assert edge(0.0, np.array([0.0, 1.0])) == 1.0
+
+
+def test_a_draw_is_in_doubt_by_the_roundings_of_its_cumulative_sum():
+    inputs = {"support": np.array([[7, 3]]), "p": np.array([[0.75, 0.25]]), "u": np.array([0.5])}
+    assert found("proc.draw", inputs) == [Decision("tokens", 0.25, gamma(2))]
+
+
+def test_accept_tests_after_the_first_rejection_are_no_decisions():
+    inputs = {
+        "proposals": np.array([1, 2, 3]), "support": np.tile([1, 2, 3, 4], (4, 1)), "p": np.full((4, 4), 0.25),
+        "u_accept": np.array([0.125, 0.5, 0.2]), "u_terminal": 0.5,
+    }  # fmt: skip
+    first, second, terminal = found("law.one_hot", inputs)
+    assert (first, second) == (Decision("accepted", 0.125, 0.0), Decision("accepted", 0.25, 0.0))
+    # Without the rejected 2 the mass is 0.75; the goal 0.375 lies between the sums 0.25 and 0.5.
+    assert terminal == Decision("licensed", 0.125, gamma(6) * 0.75)
+
+
+def test_the_cap_of_the_support_and_its_order_have_margins():
+    logits = np.arange(25.0)[None] * 0.5
+    logits[0, 4] += 0.375
+    decisions = found("proc.distribution", {"logits": logits, "temperature": 1.0, "public": 25})
+    # The twenty best are ids 5 to 24, half a step apart; id 4 is left out and comes within an eighth of id 5.
+    assert decisions == [Decision("support", 0.125, 0.0)]
+
+
+def test_a_margin_must_exceed_its_doubt_unless_the_case_is_about_ties():
+    with pytest.raises(BuildError, match=r"ninfer-proc-draw-draw: tokens, decision 1: margin 0\.001, .* than 0\.002"):
+        check_margins(CASE, [Decision("tokens", 0.5, 0.0), Decision("tokens", 0.001, 0.002)])
+    tied = replace(CASE, tags=("tie",))
+    assert check_margins(tied, [Decision("tokens", 0.0, 0.0), Decision("tokens", np.inf, 0.0)]) == {
+        "tokens": [0.0, None]
+    }

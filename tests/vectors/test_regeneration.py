@@ -1,0 +1,74 @@
+"""Regeneration is byte-identical: again, on other vector units, and to what is committed."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from dflash_vectors.cases import default_folder
+from dflash_vectors.index import build_all, differences, index_bytes, read_ledger
+from dflash_vectors.suite import all_cases
+from numpy._core import _multiarray_umath as umath
+
+GENERATE = """
+import sys
+from dflash_vectors.index import build_all, index_bytes
+from dflash_vectors.suite import all_cases
+
+sys.stdout.buffer.write(index_bytes(build_all(all_cases())))
+"""
+TRANSCENDENTALS = """
+import hashlib, json, sys
+import numpy as np
+
+found = {}
+for dtype in (np.float32, np.float64):
+    x = np.linspace(0.001, 9, 10_007).astype(dtype)
+    for name in ("exp", "log", "sin", "cos", "tanh", "exp2"):
+        found[f"{name} {dtype.__name__}"] = hashlib.sha256(getattr(np, name)(x).tobytes()).hexdigest()
+json.dump(found, sys.stdout)
+"""
+
+
+def python(code, **environment):
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, env={**os.environ, **environment}, check=False
+    )
+    assert run.returncode == 0, run.stderr.decode()
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return list(build_all(all_cases()))
+
+
+def test_the_committed_set_is_what_is_generated_now(vectors):
+    assert differences(default_folder(), vectors) == []
+
+
+def test_every_committed_vector_is_frozen_in_the_ledger(vectors):
+    ledger = read_ledger(default_folder() / "ledger.json")
+    assert {vector.id: ledger.get(vector.id) for vector in vectors} == {
+        vector.id: vector.entry["sha256"] for vector in vectors
+    }
+
+
+def test_another_process_generates_the_same_bytes(vectors):
+    # The index holds the sha256 of every file, so equal indexes are equal sets.
+    assert python(GENERATE) == index_bytes(vectors)
+
+
+def test_a_numpy_without_vector_units_generates_the_same_bytes(vectors):
+    units = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__[name]]
+    assert units, "this machine has no vector units that NumPy could do without: the test would prove nothing"
+    without = {"NPY_DISABLE_CPU_FEATURES": " ".join(units)}
+    assert python(TRANSCENDENTALS, **without) != python(TRANSCENDENTALS), "the vector units were not switched off"
+    assert python(GENERATE, **without) == index_bytes(vectors)
+
+
+def test_float64_arithmetic_is_ieee_here():
+    # The whole construction rests on this: one rounding for each operation, no fused or extended intermediate.
+    x = np.array([1 + 2.0**-30])
+    assert (x * x - (1 + 2.0**-29)).tolist() == [0.0]

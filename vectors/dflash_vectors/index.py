@@ -1,0 +1,166 @@
+"""A vector set on disk: files, index and ledger, written whole or not at all.
+
+`index.json` lists the cases of the set. `ledger.json` is kept beside it for the committed set and freezes what each
+id means: an id, once taken, keeps its bytes for ever, and a changed vector takes a new id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from dflash_spec.errors import TensorFileError
+from dflash_spec.files import write_atomic
+
+from dflash_vectors.build import SET_LIMIT, Vector, build
+from dflash_vectors.errors import BuildError, LedgerError
+from dflash_vectors.suite import Case
+
+PROCESSES = 2
+AT_WORKING_DIRECTORY, EXCHANGE = -100, 2
+"""Arguments of renameat2(2)."""
+
+
+def build_all(cases: list[Case], expected: bool = True, processes: int = PROCESSES) -> Iterator[Vector]:
+    """The vectors of `cases`, in their order, as they are ready."""
+    if processes < 2 or len(cases) < 2:
+        yield from (build(case, expected) for case in cases)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(partial(build, expected=expected), cases, chunksize=2)
+
+
+def index_bytes(vectors: Iterable[Vector]) -> bytes:
+    """The index of a set. Equal sets give equal bytes."""
+    cases = {vector.id: dict(vector.entry) for vector in vectors}
+    return (json.dumps({"cases": cases}, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def check_size(vectors: Iterable[Vector]) -> int:
+    """The bytes of a set. Raises BuildError if it is larger than what may be committed."""
+    total = sum(len(vector.content) for vector in vectors)
+    if total > SET_LIMIT:
+        raise BuildError(f"the set has {total} bytes, expected at most {SET_LIMIT}")
+    return total
+
+
+def read_ledger(path: Path) -> dict[str, str]:
+    """id -> sha256 of every vector that was ever committed; empty if there is no file yet. Raises LedgerError."""
+    if not path.exists():
+        return {}
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise LedgerError(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise LedgerError(f"{path}: expected an object of ids and sha256 texts")
+    return data
+
+
+def extend_ledger(ledger: Mapping[str, str], vectors: Iterable[Vector], accept_new: bool) -> bytes:
+    """The ledger with the new ids of a set.
+
+    Raises LedgerError for a frozen id whose content changed, and for a new id unless `accept_new` is set.
+    """
+    grown = dict(ledger)
+    new, changed = [], []
+    for vector in vectors:
+        frozen = grown.setdefault(vector.id, vector.entry["sha256"])
+        if vector.id not in ledger:
+            new.append(vector.id)
+        elif frozen != vector.entry["sha256"]:
+            changed.append(vector.id)
+    if changed:
+        raise LedgerError(
+            f"{len(changed)} vectors changed under an id that is frozen: {', '.join(changed)}; "
+            "give a changed case a new slug, so that reports that name the old id keep their meaning"
+        )
+    if new and not accept_new:
+        raise LedgerError(f"{len(new)} vectors are not in the ledger: {', '.join(new)}; --accept-new freezes them")
+    return (json.dumps(grown, indent=1, sort_keys=True) + "\n").encode()
+
+
+def write_set(folder: Path, vectors: Iterable[Vector], ledger: bytes | None = None) -> None:
+    """Replace `folder` by the set in one step.
+
+    Raises TensorFileError if `folder` holds something that is not a vector set; nothing is changed then.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / "index.json").is_file():
+        raise TensorFileError(f"{folder}: has files but no index.json: not a vector set, so it is not replaced")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{folder.name}-writing-"
+    _sweep(folder.parent, prefix)
+    written = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{prefix}{os.getpid()}-"))
+    try:
+        vectors = list(vectors)
+        for vector in vectors:
+            write_atomic(written / vector.path, vector.content)
+        if ledger is not None:
+            write_atomic(written / "ledger.json", ledger)
+        write_atomic(written / "index.json", index_bytes(vectors))
+        written.chmod(0o755)
+        _replace(written, folder)
+    finally:
+        shutil.rmtree(written, ignore_errors=True)
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    """Remove what killed runs left: folders of writers that are no longer alive."""
+    for left in parent.glob(f"{prefix}*-*"):
+        writer = left.name[len(prefix) :].split("-")[0]
+        if writer.isdigit() and not _alive(int(writer)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _replace(new: Path, folder: Path) -> None:
+    """Put `new` where `folder` is; what `folder` held ends at `new`."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if exchange is not None:
+        paths = (AT_WORKING_DIRECTORY, os.fsencode(new), AT_WORKING_DIRECTORY, os.fsencode(folder))
+        if exchange(*paths, EXCHANGE) == 0:
+            return
+    # Without an exchange in one step there is a moment without a set, but never one with half a set.
+    old = new.with_name(f"{new.name}-old")
+    folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old)
+
+
+def differences(folder: Path, vectors: Iterable[Vector]) -> list[str]:
+    """What keeps the set in `folder` from being these vectors, one line for each difference."""
+    vectors = list(vectors)
+    lines = []
+    for vector in vectors:
+        path = folder / vector.path
+        if not path.is_file():
+            lines.append(f"{vector.id}: missing")
+        elif path.read_bytes() != vector.content:
+            lines.append(f"{vector.id}: differs from what is generated now")
+    known = {vector.path for vector in vectors}
+    for path in sorted(folder.rglob("*.safetensors")):
+        if path.relative_to(folder).as_posix() not in known:
+            lines.append(f"{path.relative_to(folder)}: no case generates it")
+    index = folder / "index.json"
+    if not lines and (not index.is_file() or index.read_bytes() != index_bytes(vectors)):
+        lines.append("index.json: differs from what is generated now")
+    return lines
