@@ -103,10 +103,20 @@ def failure(
     stages = [item.label for item in case.expected if item.role == "stages"]
     if answer is not None and stages and not any(label in answer.tensors for label in stages):
         lines += style.wrap("    hint       ", f"answer {', '.join(stages)} too, to see where it begins", "dim")
-    for guess in likely(case, answer) if likely is not None and answer is not None else ():
+    for guess in _guesses(likely, case, answer):
         lines += style.wrap("    looks like ", guess, "yellow")
     lines.append(style.paint("    reproduce  ", "dim") + _command(column, result, folder))
     return "\n".join([*lines, *_contents(case, result, style)])
+
+
+def _guesses(likely: LikelyFaults | None, case: GoldenCase, answer: Answer | None) -> Sequence[str]:
+    """What the output looks like. A guess that goes wrong is told, because a report must not be lost over it."""
+    if likely is None or answer is None:
+        return ()
+    try:
+        return likely(case, answer)
+    except Exception as error:
+        return (f"no guess: {type(error).__name__}: {error}",)
 
 
 def _command(column: Column, result: Result, folder: str) -> str:

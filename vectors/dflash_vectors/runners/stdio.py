@@ -50,7 +50,11 @@ class StdioRunner:
         self.close()
         self._profile, self._hopeless = profile, ""
         self._folder = tempfile.TemporaryDirectory(prefix="dflash-check-")
-        return self._launch()
+        try:
+            return self._launch()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, case: GoldenCase) -> Answer:
         """The program's answer.
