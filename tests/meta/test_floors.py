@@ -1,0 +1,96 @@
+"""Each floor rests only on the floors below it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "vectors" / "dflash_vectors"
+ALLOWED = {
+    "spec/dflash_spec": {"dflash_spec", "numpy", "yaml"},
+    "reference/dflash_reference": {"dflash_reference", "dflash_spec", "numpy"},
+    "accelerated/dflash_accelerated": {"dflash_accelerated", "dflash_spec", "numpy", "torch", "triton"},
+}
+CHECKER = (
+    "cases", "checker", "differences", "plugin", "report", "style", "table", "verdict", "runners",
+    "commands.check_vectors", "commands.progress",
+)  # fmt: skip
+"""What judges an implementation. It must work without the reference that wrote the vectors."""
+DOOR = "dflash_vectors.lookalikes"
+"""The one module through which the checker asks the reference, for a hint, once a vector has failed."""
+
+
+def imports(path):
+    """(module, whether at module level) of every import of a file; relative ones fail."""
+    tree = ast.parse(path.read_text("utf-8"))
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import hides the floor that it leads to"
+            yield from ((f"{node.module}.{alias.name}", id(node) in top) for alias in node.names)
+
+
+def files(folder):
+    found = sorted((ROOT / folder).rglob("*.py"))
+    assert found, f"no files in {folder}"
+    return found
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_a_floor_imports_only_what_lies_below_it(folder):
+    for path in files(folder):
+        for module, _ in imports(path):
+            root = module.split(".")[0]
+            assert root in ALLOWED[folder] or root in sys.stdlib_module_names, f"{path} imports {module}"
+
+
+def test_no_package_is_loaded_by_a_name_in_a_text():
+    for folder in ALLOWED:
+        for path in files(folder):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                named = isinstance(node, ast.Attribute | ast.Name) and (
+                    getattr(node, "attr", getattr(node, "id", "")) in ("import_module", "__import__")
+                )
+                assert not named, f"{path}:{node.lineno} loads a module by name, which hides what it rests on"
+
+
+def is_checker(module):
+    name = module.removeprefix("dflash_vectors.")
+    return any(name == part or name.startswith(f"{part}.") for part in CHECKER)
+
+
+def test_the_checker_imports_the_spec_and_itself():
+    judged = [path for path in files("vectors/dflash_vectors") if is_checker(dotted(path))]
+    assert len(judged) > len(CHECKER)
+    for path in judged:
+        for module, at_top in imports(path):
+            root = module.split(".")[0]
+            own = root == "dflash_vectors" and (is_checker(module) or (module.startswith(DOOR) and not at_top))
+            outside = root in {"dflash_spec", "numpy", "yaml", "pytest"} or root in sys.stdlib_module_names
+            assert own or outside, f"{path} imports {module}"
+
+
+def dotted(path):
+    return ".".join(path.relative_to(VECTORS.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_the_checker_loads_neither_reference_nor_torch():
+    modules = [dotted(path) for path in files("vectors/dflash_vectors") if is_checker(dotted(path))]
+    code = (
+        f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
+        "loaded = {name.split('.')[0] for name in sys.modules}\n"
+        "print(sorted(loaded & {'dflash_reference', 'dflash_accelerated', 'torch'}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_tools_are_thin():
+    for path in files("tools"):
+        functions = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
+        assert not functions, f"{path}: logic belongs to dflash_vectors.commands, where tests reach it"
