@@ -63,7 +63,9 @@ class ChainOrchestrator:
         proposals = self._propose(running)
         segments = []
         for each, proposed in zip(running, proposals, strict=True):
-            columns = rounds.verify_columns(each.anchor, proposed.tolist(), each.frontier, self._drafts)
+            columns = rounds.verify_columns(
+                self._numerics.profile, each.anchor, proposed.tolist(), each.frontier, self._drafts
+            )
             segments.append(Segment(each.target, torch.tensor(columns.ids[: columns.live], device=self._target.device)))
         steps = self._target.forward(segments, self._taps, "all")
         return [self._settle(*turn) for turn in zip(running, proposals, steps, strict=True)]

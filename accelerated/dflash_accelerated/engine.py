@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import torch
@@ -137,10 +137,10 @@ class Engine:
         stop_ids: Ids | None = None,
         prefill_chunk: int | None = None,
         observer: Observer | None = None,
-    ) -> Iterator[Round]:
+    ) -> Generator[Round, None, None]:
         """The rounds of `generate`, each as it is finished; the first holds the token after the prompt alone.
 
-        Closing the iterator cancels the request. Raises RequestError at the call, not at the first round.
+        `close()` cancels the request; what it has yielded stands. Raises RequestError at the call, not at the first round.
         """
         request = self._request(prompt_ids, max_new_tokens, temperature, seed, stop_ids, prefill_chunk, observer)
         return _rounds(self._speculative, request)
@@ -186,7 +186,7 @@ class Engine:
         )
 
 
-def _rounds(orchestrator: Orchestrator, request: Request) -> Iterator[Round]:
+def _rounds(orchestrator: Orchestrator, request: Request) -> Generator[Round, None, None]:
     running, latest = orchestrator.start(request)
     try:
         yield latest

@@ -27,8 +27,9 @@ LogitRows = Literal["all", "last", "none"]
 class SequenceState(Protocol):
     """What an adapter keeps for one sequence. It goes back only to the adapter that opened it."""
 
-    length: int
-    """Processed rows: positions [0, length) are covered."""
+    @property
+    def length(self) -> int:
+        """Processed rows: positions [0, length) are covered."""
 
     def rollback(self, length: int) -> None:
         """Forget every row from position `length` on; what remains is as if they had never been processed."""

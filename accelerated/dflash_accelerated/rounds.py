@@ -72,14 +72,18 @@ def block_columns(anchor: int, mask_id: int, frontier: int, drafts: int, proposa
     return Columns(ids, [frontier + min(column, proposals) for column in range(drafts + 1)], proposals + 1)
 
 
-def verify_columns(anchor: int, proposals: Sequence[int], frontier: int, drafts: int) -> Columns:
-    """The target's verify pass: the anchor, the P proposals, and dead columns up to K that repeat the anchor.
+def verify_columns(profile: Profile, anchor: int, proposals: Sequence[int], frontier: int, drafts: int) -> Columns:
+    """The target's verify pass: the anchor and the P proposals.
 
-    Clauses: BLK-006, BLK-007. Source: Infernix include/infernix/ops/speculative_round.h.
+    Where the extent leaves the width alone (profile axis `extent`: remaining_minus_one), dead columns up to K repeat
+    the anchor; else the pass shrinks to P + 1 columns.
+
+    Clauses: BLK-006, BLK-007. Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0 dflash_generate.
     """
     count = len(proposals)
-    ids = [anchor, *proposals] + [anchor] * (drafts - count)
-    return Columns(ids, [frontier + min(column, count) for column in range(drafts + 1)], count + 1)
+    width = drafts + 1 if profile.axes["extent"] == "remaining_minus_one" else count + 1
+    ids = [anchor, *proposals] + [anchor] * (width - count - 1)
+    return Columns(ids, [frontier + min(column, count) for column in range(width)], count + 1)
 
 
 def accept_keys(frontier: int, proposals: int) -> list[DrawKey]:

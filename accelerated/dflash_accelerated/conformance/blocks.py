@@ -24,7 +24,8 @@ def _block_inputs(call: Call) -> Answer:
 def _verify_inputs(call: Call) -> Answer:
     proposals = call.integers("proposals")
     live = proposals[: call.integer("extent")]
-    columns = rounds.verify_columns(call.integer("anchor"), live, call.integer("frontier"), len(proposals))
+    anchor, frontier = call.integer("anchor"), call.integer("frontier")
+    columns = rounds.verify_columns(call.numerics.profile, anchor, live, frontier, len(proposals))
     return {"ids": columns.ids, "positions": columns.positions}
 
 

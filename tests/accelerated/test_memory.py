@@ -1,0 +1,109 @@
+"""Buffers: rows past the live length are never read, and masked rows have no weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dflash_accelerated import Engine, Numerics
+from dflash_accelerated.memory import KvCache
+from dflash_accelerated.ops import attention
+from dflash_spec.errors import RequestError
+from dflash_spec.registry import load_profile
+from dflash_vectors.planted import Planted
+
+CPU = torch.device("cpu")
+
+
+def poison(cache: KvCache) -> None:
+    cache.keys[:, :, cache.length :] = torch.nan
+    cache.values[:, :, cache.length :] = torch.nan
+
+
+@pytest.mark.parametrize("profile", ["zlab", "ninfer"])
+@pytest.mark.parametrize("preset", ["standard", "tied"])
+def test_nan_past_the_live_length_changes_nothing(
+    planted_pair: Callable[[str], tuple[Path, Planted]],
+    load: Callable[..., Engine],
+    monkeypatch: pytest.MonkeyPatch,
+    preset: str,
+    profile: str,
+) -> None:
+    folder, plan = planted_pair(preset)
+    dtype = torch.bfloat16 if profile == "ninfer" else None
+    engine = load(folder, profile=profile, draft_tokens=7, dtype=dtype)
+    clean = engine.generate(plan.prompts[1], 41, prefill_chunk=10)
+    poisoned = []
+
+    def after(name: str) -> None:
+        original = getattr(KvCache, name)
+
+        def wrapped(cache: KvCache, *arguments: Any) -> None:
+            original(cache, *arguments)
+            poison(cache)
+            poisoned.append(name)
+
+        monkeypatch.setattr(KvCache, name, wrapped)
+
+    for name in ("__init__", "advance", "rollback"):
+        after(name)
+    assert engine.generate(plan.prompts[1], 41, prefill_chunk=10) == clean
+    assert {"__init__", "advance", "rollback"} == set(poisoned)
+
+
+def test_a_rollback_is_a_length_and_what_was_cut_can_be_written_again() -> None:
+    numerics = Numerics.of(load_profile("zlab"))
+    cache = KvCache(1, 2, 4, 9, numerics, CPU)
+    rows = torch.arange(40, dtype=torch.float32).view(5, 2, 4)
+    cache.write(0, 0, rows, -rows)
+    cache.advance(5)
+    cache.rollback(2)
+    cache.write(0, 2, rows[:1] + 100, rows[:1])
+    cache.advance(1)
+    key, value = cache.read(0, 0, cache.length)
+    assert torch.equal(key.transpose(0, 1), torch.cat((rows[:2], rows[:1] + 100)))
+    assert torch.equal(value.transpose(0, 1), torch.cat((-rows[:2], rows[:1])))
+
+
+def test_rows_that_do_not_fit_and_rollbacks_that_lengthen_are_named() -> None:
+    cache = KvCache(1, 1, 2, 4, Numerics.of(load_profile("zlab")), CPU)
+    with pytest.raises(RequestError, match="rows 3 to 5 of a sequence, expected at most 4 rows"):
+        cache.write(0, 3, torch.zeros(3, 1, 2), torch.zeros(3, 1, 2))
+    with pytest.raises(RequestError, match="rollback to 1 rows, expected 0 to 0"):
+        cache.rollback(1)
+
+
+def test_a_closed_cache_holds_nothing() -> None:
+    cache = KvCache(2, 1, 2, 300, Numerics.of(load_profile("ninfer")), CPU)
+    assert cache.values.dtype == torch.float16
+    cache.close()
+    assert cache.keys.untyped_storage().nbytes() == 0
+    assert cache.values.untyped_storage().nbytes() == 0
+
+
+def test_hidden_rows_of_huge_values_have_no_weight() -> None:
+    numerics = Numerics.of(load_profile("zlab"))
+    generator = torch.Generator().manual_seed(5)
+    queries, keys, values = (torch.randn(shape, generator=generator) for shape in ((3, 6, 4), (2, 11, 4), (2, 11, 4)))
+    positions = torch.arange(11)
+    visible = attention.visibility(positions[8:], positions, window=4, causal=True)
+    clean = attention.attend(queries, [attention.Rows(keys, values)], visible, numerics)
+    huge = torch.finfo(torch.float32).max
+    keys[:, :5], values[:, :5] = huge, -huge
+    assert torch.equal(attention.attend(queries, [attention.Rows(keys, values)], visible, numerics), clean)
+
+
+def test_parts_and_strips_of_an_attention_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    numerics = Numerics.of(load_profile("zlab"))
+    generator = torch.Generator().manual_seed(6)
+    queries, keys, values = (torch.randn(shape, generator=generator) for shape in ((7, 6, 4), (2, 13, 4), (2, 13, 4)))
+    visible = attention.visibility(torch.arange(6, 13), torch.arange(13), window=0, causal=True)
+    whole = attention.attend(queries, [attention.Rows(keys, values)], visible, numerics)
+    parts = [attention.Rows(keys[:, :9], values[:, :9]), attention.Rows(keys[:, 9:], values[:, 9:])]
+    monkeypatch.setattr("dflash_accelerated.ops.attention.torch.SCORES", 2 * 6 * 13)
+    strips = attention.attend(queries, parts, visible, numerics)
+    # An FP32 sum of 13 products of magnitude at most 4 in another order moves by at most 13 roundings of 2^-24 each.
+    assert float((strips - whole).abs().max()) <= 13 * 4 * 2.0**-24

@@ -1,0 +1,173 @@
+"""New targets and drafts plug in through the protocols, and joined forwards keep sequences apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from dflash_accelerated import Engine, Numerics
+from dflash_accelerated.chain import ChainOrchestrator
+from dflash_accelerated.protocols import (
+    Block,
+    ContextRows,
+    Draft,
+    LogitRows,
+    Proposal,
+    Segment,
+    SequenceState,
+    Target,
+    TargetStep,
+    Vocabulary,
+)
+from dflash_accelerated.requests import Request
+from dflash_spec.registry import load_profile
+from dflash_vectors.planted import Planted
+from torch import Tensor
+
+WORDS = 23
+ZLAB = Numerics.of(load_profile("zlab"))
+
+
+class Tape:
+    """A toy sequence: the tokens themselves."""
+
+    def __init__(self) -> None:
+        self.rows: list[float] = []
+
+    @property
+    def length(self) -> int:
+        return len(self.rows)
+
+    def rollback(self, length: int) -> None:
+        del self.rows[length:]
+
+    def close(self) -> None:
+        self.rows.clear()
+
+
+class ToyVocabulary:
+    """One-hot embedding, identity head."""
+
+    public = WORDS
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(ids, WORDS).to(torch.float32)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+class ToyTarget:
+    """A language without attention: after a prefix of sum s comes token (7 s + 3) mod 23. Features are the sums."""
+
+    device = torch.device("cpu")
+    vocabulary = ToyVocabulary()
+
+    def open(self, capacity: int) -> Tape:
+        return Tape()
+
+    def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
+        steps = []
+        for state, ids in segments:
+            tape = cast(Tape, state)
+            sums = []
+            for token in ids.tolist():
+                tape.rows.append(token)
+                sums.append(sum(tape.rows))
+            after = torch.tensor([int(7 * total + 3) % WORDS for total in sums])
+            rows = self.vocabulary.embed(after)
+            wanted = {"all": rows, "last": rows[-1:], "none": None}[logits]
+            steps.append(TargetStep(wanted, torch.tensor(sums)[:, None]))
+        return steps
+
+
+class ToyDraft:
+    """Knows the language from the last sum, but says 0 in slot `wrong` of each block, counted from 0."""
+
+    taps = (0,)
+
+    def __init__(self, wrong: int) -> None:
+        self.wrong = wrong
+
+    def open(self, capacity: int) -> Tape:
+        return Tape()
+
+    def append(self, rows: Sequence[ContextRows]) -> None:
+        for each in rows:
+            cast(Tape, each.state).rows.extend(each.features[:, 0].tolist())
+
+    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+        proposals = []
+        for block in blocks:
+            total, tokens = int(cast(Tape, block.state).rows[-1]) + block.anchor, []
+            for _ in range(block.extent):
+                tokens.append((7 * total + 3) % WORDS)
+                total += tokens[-1]
+            if self.wrong < block.extent:
+                tokens[self.wrong] = (tokens[self.wrong] + 1) % WORDS
+            proposals.append(Proposal(torch.tensor(tokens)))
+        return proposals
+
+
+def spoken(prompt: list[int], count: int) -> list[int]:
+    """The language continued by hand."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append((7 * sum(tokens) + 3) % WORDS)
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("wrong", range(6))
+def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: int) -> None:
+    target: Target = ToyTarget()
+    draft: Draft = ToyDraft(wrong)
+    engine = Engine(target, draft, ZLAB, draft_tokens=5, max_context=100)
+    made = engine.generate([4, 9, 2], 31)
+    assert list(made.tokens) == spoken([4, 9, 2], 31)
+    assert made.accepted[0] == wrong
+    assert engine.decode_plain([4, 9, 2], 31).tokens == made.tokens
+
+
+def request(prompt: Sequence[int], count: int) -> Request:
+    return Request(tuple(prompt), count, 0.0, 0, frozenset(), None, 500)
+
+
+def together(engine: Engine, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+    """All requests in joint rounds; each leaves when it ends."""
+    orchestrator = ChainOrchestrator(engine.target, engine.draft, engine.draft_tokens, engine.numerics)
+    started = [orchestrator.start(each) for each in requests]
+    tokens = [list(first.tokens) for _, first in started]
+    live = [at for at, (_, first) in enumerate(started) if first.finish_reason is None]
+    while live:
+        for at, round_ in zip(live, orchestrator.round([started[at][0] for at in live]), strict=True):
+            tokens[at].extend(round_.tokens)
+            if round_.finish_reason:
+                orchestrator.close(started[at][0])
+        live = [at for at in live if len(tokens[at]) < requests[at].max_new_tokens]
+    return [tuple(own) for own in tokens]
+
+
+def test_joint_rounds_of_ragged_requests_give_the_tokens_each_gives_alone(
+    planted_pair: Callable[[str], tuple[Path, Planted]], load: Callable[..., Engine]
+) -> None:
+    folder, plan = planted_pair("tied")
+    engine = load(folder, draft_tokens=6)
+    requests = [request(prompt[at:], 11 + 7 * at) for at, prompt in enumerate(plan.prompts)]
+    alone = [engine.generate(each.prompt, each.max_new_tokens).tokens for each in requests]
+    assert together(engine, requests) == alone
+
+
+def test_a_joint_target_forward_keeps_the_features_of_each_sequence(random_engine: Engine) -> None:
+    target, taps = random_engine.target, (2, 0)
+    prompts = [torch.tensor([5, 1, 8]), torch.tensor([60, 2, 33, 7, 7])]
+    states: list[SequenceState] = [target.open(9), target.open(9)]
+    joint = target.forward([Segment(*each) for each in zip(states, prompts, strict=True)], taps, "all")
+    for step, prompt in zip(joint, prompts, strict=True):
+        (alone,) = target.forward([Segment(target.open(9), prompt)], taps, "all")
+        # Rows of one product do not depend on its other rows but for the order of FP32 sums of 44 terms at most.
+        limit = 3 * 44 * 2.0**-24 * float(alone.features.abs().max()) * 4
+        assert float((step.features - alone.features).abs().max()) <= limit
+        assert step.features.shape == (len(prompt), 72)
