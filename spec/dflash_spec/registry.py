@@ -91,8 +91,10 @@ class Profile:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in `path`. Raises SpecDataError on bad YAML, a repeated key, or no mapping."""
     try:
-        data = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)
-    except yaml.YAMLError as error:
+        data = yaml.load(path.read_bytes().decode("utf-8"), Loader=_UniqueKeyLoader)
+    except OSError as error:
+        raise SpecDataError(f"{path.name}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecDataError(f"{path.name}: not valid YAML: {error}") from error
     if not isinstance(data, dict):
         raise SpecDataError(f"{path.name}: found {type(data).__name__}, expected a mapping")
@@ -103,15 +105,17 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML keeps the last of two equal keys in silence; a spec must not."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} occurs twice", node.start_mark)
+        texts = [key.value for key, _ in node.value]
+        for text in texts:
+            if texts.count(text) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {text!r} occurs twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
-def check_keys(found: Mapping[str, Any], where: str, required: Iterable[str], optional: Iterable[str] = ()) -> None:
-    """Raise SpecDataError that names `where` and the key, if one is unknown or missing."""
+def check_keys(found: Any, where: str, required: Iterable[str], optional: Iterable[str] = ()) -> None:
+    """Raise SpecDataError that names `where` and the key, if `found` is no mapping or a key is unknown or missing."""
+    if not isinstance(found, dict):
+        raise SpecDataError(f"{where}: found {found!r}, expected a mapping")
     required, optional = set(required), set(optional)
     for key in found:
         if key not in required | optional:
@@ -121,12 +125,24 @@ def check_keys(found: Mapping[str, Any], where: str, required: Iterable[str], op
             raise SpecDataError(f"{where}: key {key!r} is missing")
 
 
+def _mapping(found: Any, where: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise SpecDataError(f"{where}: found {found!r}, expected a mapping")
+    return found
+
+
+def _names(found: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise SpecDataError(f"{where}: found {found!r}, expected a list of names")
+    return tuple(found)
+
+
 def read_clauses(path: Path) -> dict[str, Clause]:
     """The clauses of one chapter file. Raises SpecDataError."""
     data = read_yaml(path)
     check_keys(data, path.name, ("chapter", "title", "clauses"))
     clauses = {}
-    for id_, body in data["clauses"].items():
+    for id_, body in _mapping(data["clauses"], f"{path.name}: clauses").items():
         where = f"{path.name}: {id_}"
         match = CLAUSE_ID.match(str(id_))
         if not match or match.group(1) != data["chapter"]:
@@ -134,12 +150,15 @@ def read_clauses(path: Path) -> dict[str, Clause]:
         check_keys(body, where, ("level", "kind", "statement", "source", "ops", "without"), ("profiles",))
         if body["level"] not in LEVELS or body["kind"] not in KINDS:
             raise SpecDataError(f"{where}: level {body['level']!r} or kind {body['kind']!r} is not known")
-        profiles = tuple(body.get("profiles", PROFILES))
+        profiles = _names(body.get("profiles", list(PROFILES)), f"{where}: profiles")
         if not set(profiles) <= set(PROFILES):
             raise SpecDataError(f"{where}: profiles {profiles}, expected some of {PROFILES}")
+        for key in ("statement", "source", "without"):
+            if not isinstance(body[key], str) or not body[key].strip():
+                raise SpecDataError(f"{where}: {key}: found {body[key]!r}, expected a sentence")
         clauses[id_] = Clause(
             id_, data["chapter"], body["level"], body["kind"], body["statement"].strip(), body["source"],
-            tuple(body["ops"]), body["without"], profiles,
+            _names(body["ops"], f"{where}: ops"), body["without"], profiles,
         )  # fmt: skip
     return clauses
 
@@ -153,14 +172,16 @@ def load_clauses() -> dict[str, Clause]:
     return clauses
 
 
-def _tensor_specs(body: Mapping[str, Any], where: str) -> tuple[TensorSpec, ...]:
+def _tensor_specs(body: Any, where: str) -> tuple[TensorSpec, ...]:
     specs = []
-    for name, declared in body.items():
+    for name, declared in _mapping(body, where).items():
         if not isinstance(declared, list) or len(declared) not in (2, 3):
             raise SpecDataError(f"{where}: {name}: found {declared!r}, expected [dtype, shape, comparison]")
         dtype, shape, compare = declared[0], declared[1], (declared[2] if len(declared) == 3 else "value")
         if compare not in COMPARE:
             raise SpecDataError(f"{where}: {name}: comparison {compare!r}, expected one of {', '.join(COMPARE)}")
+        if shape != "any" and not isinstance(shape, list):
+            raise SpecDataError(f"{where}: {name}: shape {shape!r}, expected a list of symbols or any")
         specs.append(TensorSpec(name, dtype, None if shape == "any" else tuple(map(str, shape)), compare))
     return tuple(specs)
 
@@ -193,8 +214,9 @@ def read_profile(path: Path) -> Profile:
     data = read_yaml(path)
     check_keys(data, path.name, ("name", "summary", "upstream", "axes", "dtypes", "context_value_rounding"))
     return Profile(
-        data["name"], data["summary"], data["upstream"], data["axes"], data["dtypes"],
-        tuple(data["context_value_rounding"]),
+        data["name"], data["summary"], data["upstream"], _mapping(data["axes"], f"{path.name}: axes"),
+        _mapping(data["dtypes"], f"{path.name}: dtypes"),
+        _names(data["context_value_rounding"], f"{path.name}: context_value_rounding"),
     )  # fmt: skip
 
 
