@@ -1,9 +1,9 @@
 """The kill matrix: every fault of the registry against the vectors, which alone must notice it.
 
-A fault runs only on vectors that reach the function it replaces: first those that test one of its clauses, single
-ops before composites and small ones before large ones, then the others. It is dead when a vector of its profiles
-decisively fails: another exact value, or more than DECISIVE bounds away. The first vector to do so is its killer, and
-the clause that this vector blames must be one of the fault's.
+A fault runs only on vectors that reach the function it replaces: first those whose first clause it breaks, then those
+that test a broken clause beside another, then the rest; single ops before composites, small vectors before large ones.
+It is dead when a vector of its profiles decisively fails: another exact value, or more than DECISIVE bounds away. The
+first vector to do so is its killer, and the clause that this vector blames must be one of the fault's.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ def candidates(folder: Path, fault: Fault, reached: Mapping[str, set[str]]) -> l
     """The vectors that a fault runs on, in order; `reached` maps ids to the functions that they run."""
     entries = [case.entry for id_, case in load_set(folder).items() if fault.target in reached.get(id_, ())]
     fitting = [entry for entry in entries if entry.profile.name in fault.profiles]
-    fitting.sort(key=lambda entry: not set(entry.clauses) & set(fault.clauses))
+    broken = set(fault.clauses)
+    fitting.sort(key=lambda entry: (entry.clauses[0] not in broken, not broken & set(entry.clauses)))
     return [entry.id for entry in fitting]
 
 
