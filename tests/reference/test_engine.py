@@ -1,0 +1,236 @@
+"""Whole requests: the tokens of plain decoding whatever the width, and rounds that go as planned."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from dflash_reference import context, draft, engine, processing, rng, rows, target
+from dflash_reference.names import Position, TokenId
+from dflash_reference.request import Settings
+from dflash_spec.errors import ConfigError, DFlashError, RequestError, TensorError, UnsupportedError
+from dflash_spec.registry import Profile, load_profile
+from hypothesis import given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+
+NINFER, ZLAB = load_profile("ninfer"), load_profile("zlab")
+PROFILES = pytest.mark.parametrize("profile", [NINFER, ZLAB], ids=["ninfer", "zlab"])
+PROMPT = [3, 17, 29, 5, 11, 23, 7]
+Build = Callable[..., Any]
+EXAMPLES = 25
+"""Whole requests take 0.1 s each."""
+
+
+@st.composite
+def chunkings(draw: st.DrawFn) -> tuple[int, ...]:
+    cuts = sorted(draw(st.sets(st.integers(1, len(PROMPT) - 1), max_size=3)))
+    return tuple(stop - start for start, stop in zip([0, *cuts], [*cuts, len(PROMPT)], strict=True))
+
+
+@PROFILES
+@example_settings(max_examples=EXAMPLES)
+@given(drafts=st.integers(1, 6), max_new=st.integers(1, 12), chunks=chunkings(), start=st.integers(0, 23))
+def test_any_width_and_any_chunking_give_the_tokens_of_plain_decoding(
+    profile: Profile, drafts: int, max_new: int, chunks: tuple[int, ...], start: int, tiny: Build
+) -> None:
+    pair = tiny(profile)
+    prompt = [(token + start) % 30 for token in PROMPT]
+    plain = engine.decode_plain(pair.target, prompt, Settings(None, max_new), profile)
+    got = engine.generate(pair.target, pair.draft, prompt, Settings(drafts, max_new, chunks=chunks), profile)
+    assert got.tokens == plain
+    assert len(plain) == max_new
+
+
+@PROFILES
+@pytest.mark.parametrize("drafts", [1, 2, 3, 4])
+def test_a_planted_draft_is_followed_up_to_its_planned_slots(
+    profile: Profile, drafts: int, planted_pair: Callable[[Profile], Any]
+) -> None:
+    pair, count = planted_pair(profile), 60
+    prompt = pair.plan.prompts[0]
+    done = engine.generate(pair.target, pair.draft, prompt, Settings(drafts, count, public=pair.plan.public), profile)
+    assert done.tokens == pair.plan.continuation(prompt, count)
+    planned = pair.plan.expected_accepted(prompt, drafts, count)
+    # The plan leaves out that the tail of a budget narrows the block.
+    whole = sum(1 for row in done.proposals if len(row) == drafts)
+    assert done.accepted[:whole] == planned[:whole]
+    assert set(done.accepted[:whole]) >= {0, drafts}
+    assert whole > count // (drafts + 1) - 2
+
+
+@PROFILES
+def test_every_round_proposes_from_a_context_that_reaches_its_anchor_and_holds_committed_rows_only(
+    profile: Profile, planted_pair: Callable[[Profile], Any]
+) -> None:
+    pair = planted_pair(profile)
+    rounds: list[engine.Round] = []
+    prompt = pair.plan.prompts[0]
+    done = engine.generate(pair.target, pair.draft, prompt, Settings(4, 40), profile, rounds.append)
+    text = np.array(prompt + done.tokens)
+    plain = target.prefill(
+        pair.target, target.Cache(pair.target.config), text, [len(text)], pair.draft.config.taps, profile
+    )
+    covered = 0
+    for round_ in rounds:
+        assert round_.features.tolist() == plain.features[covered : covered + len(round_.features)].tolist()
+        covered += len(round_.features)
+        assert covered == round_.frontier
+        assert round_.anchor == text[covered]
+        held = context.Context(pair.draft.config)
+        context.materialise(pair.draft, held, plain.features[:covered], np.arange(covered), profile)
+        fresh = draft.propose(
+            pair.draft, held, pair.target.embedding, target.head(pair.target), round_.anchor,
+            Position(covered), 4, round_.extent, pair.target.config.vocab_size, profile,
+        )  # fmt: skip
+        assert round_.proposal is None or round_.proposal.hidden.tolist() == fresh.hidden.tolist()
+        assert round_.target_logits.shape == (round_.extent + 1, pair.target.config.vocab_size)
+    assert {round_.accepted for round_ in rounds} >= {0, 2, 3, 4}
+
+
+def test_rows_that_a_commit_cut_are_not_read_again(
+    planted_pair: Callable[[Profile], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = planted_pair(ZLAB)
+    prompt, settings = pair.plan.prompts[0], Settings(4, 40)
+    clean = engine.generate(pair.target, pair.draft, prompt, settings, ZLAB)
+    cut, poisoned = rows.Rows.cut, []
+
+    def poison_what_is_cut(self: rows.Rows, length: int) -> None:
+        poisoned.append(self.length - length)
+        self.view[length:] = np.nan
+        cut(self, length)
+
+    monkeypatch.setattr(rows.Rows, "cut", poison_what_is_cut)
+    assert engine.generate(pair.target, pair.draft, prompt, settings, ZLAB) == clean
+    assert max(poisoned) == 4
+
+
+@PROFILES
+@example_settings(max_examples=EXAMPLES)
+@given(drafts=st.integers(1, 5), max_new=st.integers(1, 14), data=st.data())
+def test_a_stop_id_ends_the_text_where_it_first_stands(
+    profile: Profile, drafts: int, max_new: int, data: st.DataObject, tiny: Build
+) -> None:
+    pair = tiny(profile)
+    free = engine.decode_plain(pair.target, PROMPT, Settings(None, max_new), profile)
+    stop = data.draw(st.sampled_from(free))
+    settings = Settings(drafts, max_new, stop_ids=(stop, 30))
+    done = engine.generate(pair.target, pair.draft, PROMPT, settings, profile)
+    assert done.tokens == free[: free.index(stop) + 1]
+    assert bool(done.accepted) == (stop != free[0] and max_new > 1)
+
+
+@PROFILES
+def test_a_rejected_proposal_that_is_a_stop_id_ends_nothing(
+    profile: Profile, planted_pair: Callable[[Profile], Any]
+) -> None:
+    pair = planted_pair(profile)
+    prompt, decoy = pair.plan.prompts[0], pair.plan.words.decoy
+    done = engine.generate(pair.target, pair.draft, prompt, Settings(4, 40, stop_ids=(decoy,)), profile)
+    assert len(done.tokens) == 40
+    assert any(decoy in row for row in done.proposals)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2, 5])
+def test_a_full_cache_ends_the_request_with_the_token_after_its_last_row(spare: int, tiny: Build) -> None:
+    pair = tiny(NINFER)
+    capacity = pair.target.config.max_positions
+    prompt = [token % 30 for token in range(capacity - spare)]
+    done = engine.generate(pair.target, pair.draft, prompt, Settings(3, 50), NINFER)
+    assert len(done.tokens) == spare + 1
+    assert done.tokens == engine.decode_plain(pair.target, prompt, Settings(None, 50), NINFER)
+
+
+def test_the_budgets_tail_narrows_the_block_as_the_profile_says(tiny: Build) -> None:
+    for profile, widths in ((NINFER, [3, 3, 2, 1, 0]), (ZLAB, [3, 3, 3, 2, 1])):
+        pair = tiny(profile)
+        done = engine.generate(pair.target, pair.draft, PROMPT, Settings(3, 6), profile)
+        assert done.accepted == [0] * 5, "this pair accepts nothing"
+        assert [len(row) for row in done.proposals] == widths
+
+
+def replay(rounds: list[engine.Round], first: TokenId, settings: Settings) -> list[TokenId]:
+    """The tokens that the recorded logits and the published keys give, by the rules in words."""
+    tokens = [first]
+    for round_ in rounds:
+        support, p = processing.distribution(round_.target_logits, settings.temperature, 30, NINFER)
+        chance = [dict(zip(ids.tolist(), row.tolist(), strict=True)) for ids, row in zip(support, p, strict=True)]
+        proposals = [] if round_.proposal is None else round_.proposal.proposals.tolist()
+        accepted = 0
+        for token in proposals:
+            u = rng.draw(settings.seed, round_.frontier + accepted + 1, rng.ACCEPT)
+            if not u < chance[accepted].get(token, 0.0):
+                break
+            tokens.append(token)
+            accepted += 1
+        row, purpose = chance[accepted], rng.BONUS
+        if accepted < len(proposals):
+            row, purpose = {token: w for token, w in row.items() if token != proposals[accepted]}, rng.CORRECTION
+        u = rng.draw(settings.seed, round_.frontier + accepted + 1, purpose)
+        total, goal = 0.0, u * (sum(row.values()) if purpose == rng.CORRECTION else 1.0)
+        for token, weight in row.items():
+            total += weight
+            if goal < total:
+                tokens.append(token)
+                break
+    return tokens
+
+
+@example_settings(max_examples=EXAMPLES)
+@given(drafts=st.integers(1, 5), seed=st.integers(0, 2**64 - 1), temperature=st.sampled_from([0.25, 0.75, 1.5]))
+def test_sampled_rounds_follow_the_published_keys(drafts: int, seed: int, temperature: float, tiny: Build) -> None:
+    pair = tiny(NINFER)
+    rounds: list[engine.Round] = []
+    settings = Settings(drafts, 9, public=30, temperature=temperature, seed=seed)
+    done = engine.generate(pair.target, pair.draft, PROMPT, settings, NINFER, rounds.append)
+    plain = engine.decode_plain(pair.target, PROMPT, settings, NINFER)
+    assert done.tokens[0] == plain[0]
+    assert replay(rounds, done.tokens[0], settings)[: len(done.tokens)] == done.tokens
+
+
+def test_a_sampled_planted_draft_is_accepted_at_every_count(planted_pair: Callable[[Profile], Any]) -> None:
+    pair = planted_pair(NINFER)
+    settings = Settings(4, 60, public=pair.plan.public, temperature=0.5, seed=11)
+    done = engine.generate(pair.target, pair.draft, pair.plan.prompts[0], settings, NINFER)
+    assert set(done.accepted) >= {0, 2, 3, 4}
+    assert done == engine.generate(pair.target, pair.draft, pair.plan.prompts[0], settings, NINFER)
+
+
+BAD: list[tuple[list[int], Settings, type[DFlashError], str]] = [
+    ([], Settings(3, 5), RequestError, "prompt of 0 tokens, expected 1 to 96"),
+    ([1] * 97, Settings(3, 5), RequestError, "prompt of 97 tokens, expected 1 to 96"),
+    ([1, 31], Settings(3, 5), RequestError, r"prompt\[1\] is 31, expected 0 to 30"),
+    ([1, -1], Settings(3, 5), RequestError, r"prompt\[1\] is -1, expected 0 to 30"),
+    ([1, 2], Settings(0, 5), ConfigError, "requested drafts: found 0, expected 1 to 15"),
+    ([1, 2], Settings(16, 5), ConfigError, "requested drafts: found 16, expected 1 to 15"),
+    ([1, 2], Settings(3, 0), RequestError, "max_new is 0, expected at least 1"),
+    ([1, 2], Settings(3, 5, public=32), RequestError, "public is 32, expected 1 to 31"),
+    ([1, 2], Settings(3, 5, temperature=-0.5), RequestError, "temperature is -0.5, expected a finite number"),
+    ([1, 2], Settings(3, 5, temperature=float("nan")), RequestError, "temperature is nan, expected a finite number"),
+    ([1, 2], Settings(3, 5, seed=-1), RequestError, "seed is -1, expected 0 to"),
+    ([1, 2], Settings(3, 5, chunks=(1, 2)), RequestError, "expected positive lengths that add up to 2"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "settings", "error", "message"), BAD, ids=[row[3] for row in BAD])
+def test_a_bad_request_is_refused_with_what_was_found_and_expected(
+    prompt: list[int], settings: Settings, error: type[DFlashError], message: str, tiny: Build
+) -> None:
+    pair = tiny(NINFER)
+    with pytest.raises(error, match=message):
+        engine.generate(pair.target, pair.draft, prompt, settings, NINFER)
+
+
+def test_sampled_proposals_are_named_as_not_built(tiny: Build) -> None:
+    pair = tiny(ZLAB)
+    with pytest.raises(UnsupportedError, match="axis proposal is 'sampled'"):
+        engine.generate(pair.target, pair.draft, PROMPT, Settings(3, 5, temperature=0.5), ZLAB)
+
+
+def test_a_draft_of_another_target_is_refused(tiny: Build, planted_pair: Callable[[Profile], Any]) -> None:
+    with pytest.raises(TensorError, match="draft: hidden size 32, expected the target's 20"):
+        engine.generate(tiny(ZLAB).target, planted_pair(ZLAB).draft, PROMPT, Settings(3, 5), ZLAB)
+    shallow = tiny(ZLAB, target_windows=(0, 5), taps=(1, 0)).target
+    with pytest.raises(TensorError, match=r"draft: taps \[2, 0\], expected ids below 2"):
+        engine.generate(shallow, tiny(ZLAB).draft, PROMPT, Settings(3, 5), ZLAB)
