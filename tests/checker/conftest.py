@@ -134,7 +134,7 @@ def port(vectors: VectorSet, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
             return SimpleNamespace(describe=lambda: described, run=run)
 
         name = f"made_port_{next(numbers)}"
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace(create=create))  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(create=create))
         return f"python:{name}:create"
 
     return make

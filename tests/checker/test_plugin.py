@@ -44,7 +44,8 @@ def repository(tmp_path: Path, vectors: Any) -> Path:
 
 
 def pytest_in(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-W", "error", *words]
+    others = [word for name in ("anyio", "hypothesispytest", "xdist", "cacheprovider") for word in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", *others, "-rA", "-W", "error", *words]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(
         command, cwd=folder, env=inherited | environment, capture_output=True, text=True, timeout=120, check=False
