@@ -30,8 +30,8 @@ def folder(tmp_path_factory):
 
 
 def death(folder, fault):
-    ids = [id_ for id_ in killing.load_set(folder) if fault.target in killing.reach(folder, id_, {fault.target})]
-    return killing.kill(folder, fault, killing.candidates(folder, fault, {id_: {fault.target} for id_ in ids}))
+    reached = killing.reach(folder, list(killing.load_set(folder)), {fault.target})
+    return killing.kill(folder, fault, killing.candidates(folder, fault, reached))
 
 
 def test_a_broken_rule_is_killed_by_a_vector_of_its_clause(folder):
@@ -86,7 +86,7 @@ def test_a_bounded_value_must_be_more_than_two_bounds_away():
 def test_a_set_that_the_reference_itself_fails_is_an_error(folder):
     id_ = death(folder, GREEDY).killer
     with applied(GREEDY), pytest.raises(BuildError, match=f"{id_}: the reference without a fault fails at out"):
-        killing.reach(folder, id_, {GREEDY.target})
+        killing.reach(folder, [id_], {GREEDY.target})
 
 
 def test_a_patch_reaches_every_name_of_the_function_and_is_undone():

@@ -33,6 +33,8 @@ from dflash_vectors.verdict import Divergence
 
 DECISIVE = 2.0
 """Bounds that a bounded element must be off by, so that no port of a broken rule slips through."""
+PARTS = 4
+"""Shares of the vectors for each process, so that a slow share does not keep the other waiting."""
 PATIENCE_SECONDS = 20.0
 """A faulty run that is not done by then has died of a loop without end."""
 
@@ -126,18 +128,23 @@ def _tracer(target: str, reached: set[str]) -> Callable[[Function], Function]:
     return wrap
 
 
-def reach(folder: Path, id_: str, targets: Iterable[str]) -> set[str]:
-    """Those of the functions `targets` that a vector runs. Raises BuildError if the reference fails the vector."""
-    reached: set[str] = set()
-    case = load_set(folder)[id_]
+def reach(folder: Path, ids: Sequence[str], targets: Iterable[str]) -> dict[str, set[str]]:
+    """Those of the functions `targets` that each vector runs. Raises BuildError if the reference fails a vector."""
+    cases, found, results, reached = load_set(folder), {}, {}, set[str]()
     with ExitStack() as stack:
         for target in sorted(targets):
             stack.enter_context(patched(target, _tracer(target, reached)))
-        result = _run(case)
-    failures = compare(case, answer_of(case, result))
-    if failures:
-        raise BuildError(f"{id_}: the reference without a fault fails at {failures[0].label}: generate the set again")
-    return reached
+        for id_ in ids:
+            reached.clear()
+            results[id_] = _run(cases[id_])
+            found[id_] = set(reached)
+    for id_ in ids:
+        failures = compare(cases[id_], answer_of(cases[id_], results[id_]))
+        if failures:
+            raise BuildError(
+                f"{id_}: the reference without a fault fails at {failures[0].label}: generate the set anew"
+            )
+    return found
 
 
 def attack(case: GoldenCase, fault: Fault) -> tuple[str, str]:
@@ -174,7 +181,7 @@ def candidates(folder: Path, fault: Fault, reached: Mapping[str, set[str]]) -> l
     return [entry.id for entry in fitting]
 
 
-def _reach_of(task: tuple[Path, str, frozenset[str]]) -> set[str]:
+def _reach_of(task: tuple[Path, Sequence[str], frozenset[str]]) -> dict[str, set[str]]:
     return reach(*task)
 
 
@@ -186,8 +193,10 @@ def _kill_named(task: tuple[Path, str, Sequence[str]]) -> Death:
 def kill_all(folder: Path, faults: Sequence[Fault], processes: int = PROCESSES) -> Iterator[Death]:
     """What becomes of each fault, in the order given. Raises BuildError if the reference fails a vector."""
     targets = frozenset(fault.target for fault in faults)
-    cases = load_set(folder)
+    ids = list(load_set(folder))
+    reached: dict[str, set[str]] = {}
     with ProcessPoolExecutor(processes) as pool:
-        tasks = [(folder, id_, targets) for id_ in cases]
-        reached = dict(zip(cases, pool.map(_reach_of, tasks, chunksize=4), strict=True))
+        parts = [ids[at :: PARTS * processes] for at in range(PARTS * processes)]
+        for found in pool.map(_reach_of, [(folder, part, targets) for part in parts]):
+            reached |= found
         yield from pool.map(_kill_named, [(folder, fault.name, candidates(folder, fault, reached)) for fault in faults])
