@@ -17,8 +17,14 @@ HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCABULARY, PUBLIC = 24, 6, 2, 6, 20, 
 LOUD = 13
 """Every so many rows of a head are loud, the last of them padding: the few that compete lie well apart."""
 
+GAINS = {"self_attn.v_proj": 1.0, "self_attn.o_proj": 1.0}
+"""Gains of a tiny model's projections where they are not GROWTH: attention adds about as much as the row holds."""
+
 GROWTH = 0.35
-"""Gain of a tiny model's projections: branches add to a row without drowning it."""
+"""Gain of the other projections: the MLP adds to a row without drowning it."""
+
+CONTEXT_SCALE = 4.0
+"""Scale of a tiny draft's context rows: another norm on the way to its values would show."""
 
 
 def signs(key: str, shape: tuple[int, ...]) -> Array:
@@ -78,11 +84,18 @@ def _layer(key: str, profile: Profile) -> dict[str, Array]:
         "self_attn.q_norm": HEAD_DIM,
         "self_attn.k_norm": HEAD_DIM,
     }
-    tensors = {
-        f"{name}.weight": inputs.weights(f"{key}/{name}", shape, weight, GROWTH) for name, shape in shapes.items()
-    }
-    tensors |= {f"{name}.weight": inputs.norm_weights(f"{key}/{name}", (size,), weight) for name, size in norms.items()}
+    tensors = {}
+    for name, shape in shapes.items():
+        tensors[f"{name}.weight"] = inputs.weights(f"{key}/{name}", shape, weight, GAINS.get(name, GROWTH))
+    for name, size in norms.items():
+        make = _head_norm if name.startswith("self_attn") else inputs.norm_weights
+        tensors[f"{name}.weight"] = make(f"{key}/{name}", (size,), weight)
     return tensors
+
+
+def _head_norm(key: str, shape: tuple[int, ...], dtype: str) -> Array:
+    """Weights from 1 to 3, some negative: attention prefers some rows by far, so that it matters which it sees."""
+    return inputs.uniform(key, shape, 1.0, 3.0, dtype) * signs(f"{key}/signs", shape)
 
 
 def _config(windows: tuple[int, ...]) -> dict[str, Any]:
@@ -118,9 +131,9 @@ def target(key: str, profile: Profile, *, windows: tuple[int, ...], tied: bool =
         "model.norm.weight": inputs.norm_weights(f"{key}/norm", (HIDDEN,), weight),
     }
     if not tied:
-        head = inputs.weights(f"{key}/head", (VOCABULARY, HIDDEN), weight)
-        head[::LOUD] *= 4.0
-        tensors["lm_head.weight"] = head
+        tensors["lm_head.weight"] = inputs.weights(f"{key}/head", (VOCABULARY, HIDDEN), weight)
+    head = tensors["model.embed_tokens.weight" if tied else "lm_head.weight"]
+    head[::LOUD] *= 4.0
     for index in range(len(windows)):
         layer = _layer(f"{key}/{index}", profile)
         tensors |= {f"model.layers.{index}.{name}": value for name, value in layer.items()}
@@ -135,7 +148,7 @@ def draft(
     weight = profile.dtypes["WEIGHT"]
     tensors = {
         "fc.weight": inputs.weights(f"{key}/fc", (HIDDEN, len(taps) * HIDDEN), weight),
-        "hidden_norm.weight": inputs.norm_weights(f"{key}/hidden_norm", (HIDDEN,), weight),
+        "hidden_norm.weight": CONTEXT_SCALE * inputs.norm_weights(f"{key}/hidden_norm", (HIDDEN,), weight),
         "norm.weight": inputs.norm_weights(f"{key}/norm", (HIDDEN,), weight),
     }
     for index in range(len(windows)):

@@ -54,9 +54,9 @@ def feature(profile: Profile) -> Iterator[Case]:
     )  # fmt: skip
     if profile.name == "ninfer":
         yield Case(
-            "projection-rounded", ("CTX-003", "CTX-001"), _tied_projection(),
+            "projection-rounded", ("CTX-003",), _tied_projection(),
             catches="the norm reads the projection before it is rounded to BF16",
-            effect="acceptance", exact=("projected", "c"), blame=FEATURE_BLAME,
+            effect="acceptance", exact=("projected", "c"),
         )  # fmt: skip
 
 
@@ -66,9 +66,9 @@ def _tied_projection() -> dict[str, Any]:
     The weights have the largest significand, so a projection that stayed at 257 ends one BF16 step higher.
     """
     width, rows = 16, 3
-    fc = np.zeros((width, 4))
+    fc = np.zeros((width, width))
     fc[:, 0] = 256.0 * np.where(inputs.hashes("ctx/tied/signs", (width,)) & np.uint64(1), 1.0, -1.0)
-    features = np.zeros((rows, 4))
+    features = np.zeros((rows, width))
     features[:, 0] = 1.0
     for row, (channel, extra) in enumerate([(3, 1.0), (7, -0.5), (12, 1.0)]):
         fc[channel, 1 + row] = np.copysign(extra, extra * fc[channel, 0])
@@ -200,9 +200,9 @@ def value(profile: Profile) -> Iterator[Case]:
         )
     if profile.name == "ninfer":
         yield Case(
-            "two-roundings", ("CTX-007", "CTX-008"), _rounded_twice(),
+            "two-roundings", ("CTX-007",), _rounded_twice(),
             catches="values are rounded to FP16 directly: 65519 stays finite, and ties of BF16 fall elsewhere",
-            effect="acceptance", exact=("raw", "value"), blame={"raw": "CTX-008"},
+            effect="acceptance", exact=("raw", "value"),
         )  # fmt: skip
 
 

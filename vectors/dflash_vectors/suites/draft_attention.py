@@ -62,10 +62,11 @@ def _dead(given: dict[str, Any], live: int) -> dict[str, Any]:
 
 
 def _hidden_but_live(key: str, profile: Profile) -> dict[str, Any]:
-    """Rows far outside the window that hold huge keys and values; none lies at the window's edge."""
+    """Huge keys and values that no row sees, and a large value that the first row sees and the second does not."""
     given = _attention(
-        key, profile, context=[3, 4, 5, 4090, 4091, 4092], rows=[4093], window=17, scale=2.0, heads=4, kv=4, size=6
+        key, profile, context=[3, 4, 5, 4090, 4091, 4092], rows=[4093, 4094], window=4, scale=2.0, heads=4, kv=4, size=6
     )
+    given["context_value"][3] *= 1024.0
     given["context_key"][:3] = HUGE * tiny.signs(f"{key}/signs", (3, 4, 6))
     given["context_value"][:3] = HUGE_VALUE
     return given
