@@ -6,7 +6,7 @@ from typing import Any
 
 from dflash_spec.tensors import Array
 
-from dflash_vectors.faults import Function, fault
+from dflash_vectors.faults import Function, fault, patched
 
 COMMIT = "NInfer docs/maintainer/dflash.md, commit"
 
@@ -72,3 +72,54 @@ def target_rows_not_cut_back(true: Function) -> Function:
 def target_rows_cut_to_the_old_frontier(true: Function) -> Function:
     """The target's K/V is cut back to where the round began."""
     return lambda frontier, kept, target_rows: frontier
+
+
+@fault("dflash_reference.target.Cache.cut", clauses=("COMMIT-002",), effect="output",
+    report="https://github.com/ml-explore/mlx-swift-lm/issues/424",
+)  # fmt: skip
+def cut_does_nothing(true: Function) -> Function:
+    """The cache reports that it was cut back, and keeps every row."""
+    return lambda cache, length: None
+
+
+@fault("dflash_reference.engine.catch_up", clauses=("CTX-010",), report="NInfer docs/maintainer/dflash.md, proposal",
+    effect="acceptance",
+)  # fmt: skip
+def context_one_round_late(true: Function) -> Function:
+    """The rows of a commit become context only after the next proposal."""
+
+    def wrong(model: Any, rows: Any, pending: Any, profile: Any) -> Any:
+        late = getattr(rows, "late", None)
+        if rows.length:
+            rows.late = pending
+            pending = late or pending._replace(features=pending.features[:0], positions=pending.positions[:0])
+        return true(model, rows, pending, profile)
+
+    return wrong
+
+
+@fault("dflash_reference.draft.forward", clauses=("DRAFT-014",), report="dflash 0.1.0 dflash_generate",
+    effect="acceptance",
+)  # fmt: skip
+def block_rows_kept_in_the_context(true: Function) -> Function:
+    """The draft's cache is not cropped after a forward, and keeps the block's keys and values."""
+
+    def wrong(draft: Any, context: Any, x: Array, positions: Array, profile: Any) -> Any:
+        kept = []
+
+        def keeping(real: Function) -> Function:
+            def qkv(*inputs: Any, **named: Any) -> Any:
+                kept.append(real(*inputs, **named))
+                return kept[-1]
+
+            return qkv
+
+        with patched("dflash_reference.layer.qkv", keeping):
+            done = true(draft, context, x, positions, profile)
+        for keys, values, heads in zip(context.keys, context.values, kept, strict=True):
+            keys.append(heads.k)
+            values.append(heads.v)
+        context.positions.append(positions)
+        return done
+
+    return wrong

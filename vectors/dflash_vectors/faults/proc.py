@@ -108,8 +108,8 @@ def equal_logits_by_descending_id(true: Function) -> Function:
 
     def wrong(rows: Array, cap: int) -> Array:
         width = rows.shape[1]
-        reversed_: Array = np.argsort(-rows[:, ::-1], axis=1, kind="stable")
-        return width - 1 - reversed_[:, :cap]
+        ranked: Array = width - 1 - np.argsort(-rows[:, ::-1], axis=1, kind="stable")
+        return ranked[:, :cap]
 
     return wrong
 

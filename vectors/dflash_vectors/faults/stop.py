@@ -110,3 +110,31 @@ def ends_one_token_early(true: Function) -> Function:
         return preview._replace(terminal=int(preview.terminal or preview.kept == remaining - 1))
 
     return wrong
+
+
+@fault(
+    "dflash_reference.engine.play_round", clauses=("STOP-002",), effect="output",
+    report="https://github.com/openvinotoolkit/openvino.genai/pull/1951",
+)  # fmt: skip
+def proposals_scanned_for_stops(true: Function) -> Function:
+    """A proposed stop id ends the request, though the target rejected it."""
+
+    def wrong(state: Any, *rest: Any) -> Any:
+        played, pending = true(state, *rest)
+        if played.proposal is not None and np.isin(played.proposal.proposals, state.settings.stop_ids).any():
+            state.ended = True
+        return played, pending
+
+    return wrong
+
+
+@fault("dflash_reference.engine.first_token", clauses=("STOP-004",), report=PACKAGE, effect="output")
+def first_token_never_ends(true: Function) -> Function:
+    """The token that follows the prompt is not compared with the stop ids."""
+
+    def wrong(state: Any, *rest: Any) -> Any:
+        features = true(state, *rest)
+        state.ended = state.remaining == 0
+        return features
+
+    return wrong

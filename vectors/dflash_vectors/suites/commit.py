@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
 
 import numpy as np
 from dflash_spec.registry import Profile
 
+from dflash_vectors import inputs, planted
 from dflash_vectors.suite import Case, suite
 
 BLAME = {
@@ -56,3 +59,154 @@ def commit_round(profile: Profile) -> Iterator[Case]:
         yield Case(
             slug, ("COMMIT-002",), _round(7, tokens, kept, 96, extent), catches=cut, effect="output", blame=BLAME
         )
+
+
+LONG = {"gaps": ((1, 5, 3, 4),), "draft_windows": (15,), "hidden": 28, "code": 24}
+"""A cycle of 13 tokens. With four drafts the rounds accept 0, 4, 2, 3, 0, ...; the draft looks 14 rows back."""
+TIED = {**LONG, "tied": True}
+"""A tied head; the target's last layer finds the next token in its own K/V, 12 rows back."""
+WHOLE = {"gaps": ((5, 5),), "draft_windows": (12,), "hidden": 24, "code": 20}
+"""Every round of four drafts accepts all. The draft looks 11 rows back, so context that is one round old suffices."""
+NEAR = {"gaps": ((5,),), "draft_windows": (7,), "hidden": 18, "code": 14, "heads": 2, "head_dim": 8}
+"""Every round of four drafts accepts all. The draft looks 6 rows back, among the rows of the last commit."""
+LEAN = {"target_windows": (0, 0), "taps": (0,), "intermediate": 12}
+"""Two target layers and one tap, enough for what these requests test."""
+DRAFTS = 4
+DECOY = -1
+"""Stands for the token that the draft proposes where it goes wrong, and that the target never says."""
+
+
+@cache
+def _pair(name: str, profile: str) -> tuple[planted.Planted, Mapping[str, object]]:
+    """A planted pair in the profile's dtype and config schema, and the inputs that hold it."""
+    options: dict[str, Any] = {"LONG": LONG, "TIED": TIED, "WHOLE": WHOLE, "NEAR": NEAR, "SMALL": {}}[name]
+    options = {**(LEAN if options else {}), **options, "dtype": "BF16" if profile == "ninfer" else "F32"}
+    built = planted.pair("small", **options)
+    config = planted.component_config(built.options) if profile == "ninfer" else built.draft_config
+    tensors = {f"target.{tensor}": value for tensor, value in built.target.items()}
+    tensors |= {f"draft.{tensor}": value for tensor, value in built.draft.items()}
+    return built, {"draft_config": inputs.text(config), **tensors}
+
+
+def _request(
+    name: str, profile: Profile, max_new: int, stop_ids: tuple[int, ...] = (), drafts: int = DRAFTS,
+    temperature: float = 0.0, seed: int = 0, capacity: int = 4096, prompt_rows: int | None = None,
+) -> dict[str, object]:  # fmt: skip
+    """`stop_ids` are places in the expected continuation, or DECOY. `prompt_rows` keeps the prompt's end alone."""
+    built, model = _pair(name, profile.name)
+    prompt = built.prompts[0]
+    said = built.continuation(prompt, max_new)
+    stops = [built.words.decoy if place == DECOY else said[place] for place in stop_ids]
+    return {
+        **model,
+        "target_config": inputs.text({**built.target_config, "max_position_embeddings": capacity}),
+        "prompt": np.array(prompt[-prompt_rows:] if prompt_rows else prompt),
+        "drafts": drafts,
+        "max_new": max_new,
+        "stop_ids": np.array(stops, dtype=np.int64),
+        "public": built.public,
+        "temperature": temperature,
+        "seed": np.uint64(seed),
+    }
+
+
+@suite("engine.generate")
+def states(profile: Profile) -> Iterator[Case]:
+    """Greedy requests of three rounds and more, each on the pair that makes one kind of stale state visible."""
+    yield Case(
+        "context-caught-up", ("CTX-010",), _request("NEAR", profile, 17),
+        catches="the rows of the last commit reach the draft's context one round late",
+        effect="acceptance",
+    )  # fmt: skip
+    yield Case(
+        "block-rows-forgotten", ("DRAFT-014",), _request("WHOLE", profile, 17),
+        catches="keys and values of the block's rows stay in the draft's context",
+        effect="acceptance",
+    )  # fmt: skip
+    yield Case(
+        "rejected-rows-forgotten", ("CTX-009",), _request("LONG", profile, 17),
+        catches="context rows of rejected proposals stay visible",
+        effect="acceptance",
+    )  # fmt: skip
+    yield Case(
+        "target-rows-cut-back", ("COMMIT-002",), _request("TIED", profile, 17),
+        catches="rows of rejected proposals stay in the target's K/V",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "three-layers-two-taps", ("COMMIT-001", "COMMIT-002", "CTX-009"), _request("SMALL", profile, 17),
+        catches="a state of target or draft is wrong after a round that accepts nothing, K - 1 or everything",
+        effect="output",
+    )  # fmt: skip
+    for drafts in (1, 9):
+        yield Case(
+            f"width-{drafts}", ("COMMIT-001",), _request("LONG", profile, 14, drafts=drafts),
+            catches="the tokens depend on the draft count",
+            effect="output",
+        )  # fmt: skip
+    yield Case(
+        "prompt-of-two", ("COMMIT-001",), _request("LONG", profile, 4, prompt_rows=2),
+        catches="a prompt shorter than the block is padded, or crashes",
+        effect="crash",
+    )  # fmt: skip
+
+
+@suite("engine.generate")
+def ends(profile: Profile) -> Iterator[Case]:
+    """Greedy requests that a stop or the budget ends, before, inside and after a block."""
+    yield Case(
+        "first-token-stops", ("STOP-004",), _request("LONG", profile, 9, stop_ids=(0,)),
+        catches="a first token that is a stop is followed by a block",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "rejected-stop", ("STOP-002",), _request("LONG", profile, 3, stop_ids=(DECOY,)),
+        catches="a proposed stop that the target rejects ends the request",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "accepted-stop", ("STOP-001",), _request("LONG", profile, 9, stop_ids=(3,)),
+        catches="text goes on after a stop inside the block, or the stop is lost",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "stop-as-the-bonus", ("STOP-001",), _request("LONG", profile, 9, stop_ids=(6, 8)),
+        catches="a stop in the slot of the bonus is not seen",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "budget-inside-a-block", ("STOP-003",), _request("LONG", profile, 5),
+        catches="the last block is emitted past the budget",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "budget-of-one", ("STOP-003",), _request("LONG", profile, 1),
+        catches="a budget that the first token uses up is followed by a block",
+        effect="output",
+    )  # fmt: skip
+
+
+@suite("engine.generate", profiles=("ninfer",))
+def cached(profile: Profile) -> Iterator[Case]:
+    """A cache that ends before the budget."""
+    yield Case(
+        "cache-ends", ("BLK-004",), _request("LONG", profile, 11, capacity=31 + 4),
+        catches="the request goes on past the cache, or ends before the cache is full",
+        effect="crash",
+    )  # fmt: skip
+
+
+SAMPLED = ((2.0, 7), (2.5, 337), (2.5, 436))
+"""Temperatures and seeds whose every draw is far from an edge; by the last two the text leaves the cycle."""
+
+
+@suite("engine.generate", profiles=("ninfer",))
+def sampled(profile: Profile) -> Iterator[Case]:
+    """Requests above temperature 0, whose uniforms are keyed by seed, position and purpose."""
+    for temperature, seed in SAMPLED:
+        yield Case(
+            f"sampled-{seed}", ("RNG-004", "RNG-005", "RNG-006", "LAW-003", "LAW-004", "LAW-007"),
+            _request("LONG", profile, 10, temperature=temperature, seed=seed),
+            catches="a draw of a round uses another key, or sampled rounds accept by equality",
+            effect="output",
+        )  # fmt: skip
