@@ -28,7 +28,7 @@ ANCHORS = list(anchors())
 
 
 def taken(anchor: dict[str, Any], role: str, name: str, value: Any) -> tuple[TensorSpec, Tensor]:
-    """A value of the file as a tensor of the dtype that the op declares for it; decimals of inputs stand for the nearest."""
+    """A value of the file in the dtype that the op declares; a decimal among inputs stands for the nearest value."""
     spec = load_ops()[anchor["op"]].find(role, name)
     assert spec is not None, f"{anchor['id']}: {anchor['op']} has no {role} {name}"
     dtype = spec.dtype_for(load_profile(anchor["profile"]))
