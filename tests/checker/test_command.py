@@ -299,7 +299,8 @@ def test_a_known_difference_is_a_failed_cell_with_a_reason_and_no_verdict_agains
     code, out, _ = check("--implementation", port(wrong_greedy))
     assert code == 0
     assert "1/1 FAILED [1]" in out
-    assert "[1] made port 7 (zlab), LAW-001, 1 vector, legitimate: It numbers rows from one." in out
+    assert "[1] made port 7 (zlab), LAW: 1 known difference\n" in out
+    assert "LAW-001 1 legitimate It numbers rows from one." in unwrapped(out)
     assert "reproduce" not in out
     assert out.splitlines()[-1].startswith("PASSED  5 passed, 1 failed (1 of them known differences)")
 

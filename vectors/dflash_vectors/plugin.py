@@ -83,6 +83,7 @@ class Bench:
     def __init__(self, timeout: float = 60.0) -> None:
         self._timeout = timeout
         self._started: dict[tuple[str, str], Any] = {}
+        self._known: Any = None
 
     def judge(self, spec: str, entry: Any) -> tuple[Any, Any]:
         """The column and the result of one vector.
@@ -91,11 +92,14 @@ class Bench:
         """
         from dflash_vectors.checker import explained, judge
         from dflash_vectors.differences import read_differences
-        from dflash_vectors.verdict import Column
+        from dflash_vectors.verdict import FAILED, Column
 
         runner, description = self._start(spec, entry.profile.name)
         result = judge(runner, description, entry)
-        return Column(spec, description), explained(result, description, read_differences())
+        if result.status == FAILED:
+            self._known = read_differences() if self._known is None else self._known
+            result = explained(result, description, self._known)
+        return Column(spec, description), result
 
     def _start(self, spec: str, profile: str) -> tuple[Any, Any]:
         from dflash_spec.errors import DFlashError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from dflash_spec.registry import PROFILES, ROOT, read_yaml
@@ -44,39 +44,24 @@ def _chapters(run: Run, profile: str | None = None) -> list[str]:
     return sorted(found, key=lambda c: (CHAPTERS.index(c) if c in CHAPTERS else len(CHAPTERS), c))
 
 
-@dataclass
-class Notes:
-    """Numbered known differences: one number per implementation, chapter and record."""
-
-    lines: list[tuple[Column, str, Result]] = field(default_factory=list)
-
-    def marks(self, column: Column, chapter: str) -> str:
-        numbers = [
-            number for number, (owner, place, _) in enumerate(self.lines, 1) if owner is column and place == chapter
-        ]
-        return f" [{','.join(map(str, numbers))}]" if numbers else ""
-
-    @staticmethod
-    def of(run: Run) -> Notes:
-        notes, seen = Notes(), set()
-        for column in run.columns:
-            for chapter in _chapters(run):
-                for result in column.of(FAILED, chapter=chapter):
-                    key = (id(column), chapter, result.difference)
-                    if result.difference is not None and key not in seen:
-                        seen.add(key)
-                        notes.lines.append((column, chapter, result))
-        return notes
+def _known(column: Column, chapter: str) -> list[Result]:
+    return [result for result in column.of(FAILED, chapter=chapter) if result.difference is not None]
 
 
-def _cell(column: Column | None, chapter: str | None, notes: Notes) -> Cell:
+def _noted(run: Run) -> list[tuple[Column, str]]:
+    """The cells with known differences, in the order of their numbers."""
+    return [(column, chapter) for column in run.columns for chapter in _chapters(run) if _known(column, chapter)]
+
+
+def _cell(run: Run, column: Column | None, chapter: str | None) -> Cell:
     """`12`: all that ran passed. `3/12 FAILED`: three of twelve failed. `–`: not supported. `·`: not reached."""
     if column is None:
         return Cell("–", "dim")
     ran, failed = column.of(PASSED, FAILED, chapter=chapter), column.of(FAILED, chapter=chapter)
     damaged = len(column.of(DAMAGED, chapter=chapter))
     if failed:
-        mark = notes.marks(column, chapter) if chapter else ""
+        noted = [cell[0] is column and cell[1] == chapter for cell in _noted(run)]
+        mark = f" [{noted.index(True) + 1}]" if True in noted else ""
         colour = "red" if any(result.unexplained for result in failed) else "yellow"
         return Cell(f"{len(failed)}/{len(ran)} FAILED{mark}", colour)
     if damaged:
@@ -125,9 +110,8 @@ def _left(run: Run, rows: list[Row], titles: bool) -> list[list[Cell]]:
 def _implementation(run: Run, spec: str, rows: list[Row]) -> list[Cell]:
     columns = {column.description.profile: column for column in run.columns if column.spec == spec}
     description = next(iter(columns.values())).description
-    notes = Notes.of(run)
     head = [Cell(description.name, "bold"), Cell(f"({description.note})" if description.note else description.version)]
-    return head + [_cell(columns.get(profile), chapter, notes) for profile, chapter in rows]
+    return head + [_cell(run, columns.get(profile), chapter) for profile, chapter in rows]
 
 
 def _width(column: list[Cell]) -> int:
@@ -162,24 +146,33 @@ def _grid(columns: list[list[Cell]], rules: list[int], style: Style) -> str:
 
 
 def remarks(run: Run, style: Style) -> str:
-    """One line per known difference, and what else a reader of the table must know."""
+    """The known differences of each cell that has some, and what else a reader of the table must know."""
+    blocks = []
+    for number, (column, chapter) in enumerate(_noted(run), 1):
+        known = _known(column, chapter)
+        head = f"[{number}] {column.label}, {chapter}: {len(known)} known difference{'s' if len(known) > 1 else ''}"
+        blocks.append("\n".join([style.paint(head, "yellow"), *_difference_lines(known, style)]))
     lines: list[str] = []
-    for number, (column, chapter, result) in enumerate(Notes.of(run).lines, 1):
-        difference = result.difference
-        assert difference is not None
-        same = [r for r in column.of(FAILED, chapter=chapter) if r.difference == difference]
-        count = f"{len(same)} vector{'s' if len(same) > 1 else ''}"
-        text = f"{column.label}, {result.clause}, {count}, {difference.verdict}: {difference.why}"
-        lines += style.wrap(f"[{number}] ", text, "yellow")
-    for text in run.silent:
-        lines += style.wrap("–   ", text, "dim")
-    for text in run.stale:
-        lines += style.wrap("!   ", text, "yellow")
-    for text in run.broken:
-        lines += style.wrap("!   ", text, "red")
-    for text in run.damaged.values():
-        lines += style.wrap("!   ", f"damaged vector: {text}", "red")
-    return "\n".join(lines)
+    for mark, colour, texts in (
+        ("–   ", "dim", run.silent),
+        ("!   ", "yellow", run.stale),
+        ("!   ", "red", run.broken),
+        ("!   ", "red", [f"damaged vector: {reason}" for reason in run.damaged.values()]),
+    ):
+        for text in texts:
+            lines += style.wrap(mark, text, colour)
+    return "\n\n".join([*blocks, "\n".join(lines)] if lines else blocks)
+
+
+def _difference_lines(known: list[Result], style: Style) -> Iterator[str]:
+    """One line per clause and reason: how many vectors, whether the peer may differ, and why it does."""
+    groups: dict[tuple[str, str, str], int] = {}
+    for result in known:
+        if result.difference is not None:
+            key = (result.clause, result.difference.verdict, result.difference.why)
+            groups[key] = groups.get(key, 0) + 1
+    for (clause, verdict, why), count in sorted(groups.items()):
+        yield from style.wrap(f"    {clause:<10} {count:>3}  {verdict:<10}  ", why, "dim" if verdict != "wrong" else "")
 
 
 def closing(run: Run, seconds: float, style: Style) -> str:
