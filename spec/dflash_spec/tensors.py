@@ -31,13 +31,16 @@ FLOATS = ("BF16", "F16", "F32")
 
 
 def _same_values(kept: Array, given: Array) -> bool:
-    """Whether `kept`, converted from `given`, holds the same numbers. NaN equals NaN."""
+    """Whether `kept`, converted from `given`, holds the same numbers. NaN equals NaN.
+
+    An integer beyond 2^53 is not taken for a float: comparing it would round it first.
+    """
     if given.dtype.kind == "f":
         return bool(np.array_equal(kept.astype(given.dtype), given, equal_nan=True))
-    back = kept.astype(given.dtype)
     if kept.dtype.kind == "f":
-        return bool(np.array_equal(back, given) and (np.abs(kept) < 2.0**63).all())
-    return bool(np.array_equal(back, given) and np.array_equal(kept < 0, given < 0))
+        exact = bool(((given <= 2**53) & (given >= -(2**53))).all())
+        return exact and np.array_equal(kept.astype(np.float64), given.astype(np.float64))
+    return bool(np.array_equal(kept.astype(given.dtype), given) and np.array_equal(kept < 0, given < 0))
 
 
 @dataclass(frozen=True)
