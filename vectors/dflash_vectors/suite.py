@@ -28,7 +28,8 @@ class Case:
     which bug the case finds, `effect` what that bug does to people (EFFECTS). `exact` names the float stages
     and outputs whose inputs lie on a lattice so coarse that FP32 sums are exact in any order: these get no
     bound. The tag `tie` allows decisions without margin. `blame` names the clause that a first divergence at a
-    stage or output breaks (`layer.*` for all layers); elsewhere it is the first of `clauses`.
+    stage or output breaks (`layer.*` for all layers); elsewhere it is the first of `clauses`. Use it for the stages
+    before the rule under test, too: these break other clauses than the case's own.
     `op` and `profile` are filled in by the registry.
     """
 
@@ -79,12 +80,11 @@ def check_case(case: Case) -> None:
         raise SpecDataError(f"{where}: effect {case.effect!r}, expected one of {', '.join(EFFECTS)}")
     if not case.clauses or (len(case.clauses) > CLAUSES_PER_CASE and not load_ops()[case.op].composite):
         raise SpecDataError(f"{where}: {len(case.clauses)} clauses, expected 1 to {CLAUSES_PER_CASE}")
-    for name, clause in case.blame.items():
-        known = load_ops()[case.op].find("stages", name) or load_ops()[case.op].find("outputs", name)
-        if known is None or clause not in case.clauses:
-            raise SpecDataError(f"{where}: blame {name}: {clause}, expected a stage or output and one of its clauses")
     clauses = load_clauses()
-    for clause in case.clauses:
+    for name in case.blame:
+        if load_ops()[case.op].find("stages", name) is None and load_ops()[case.op].find("outputs", name) is None:
+            raise SpecDataError(f"{where}: blame names {name!r}, which op {case.op} does not return")
+    for clause in (*case.clauses, *case.blame.values()):
         if clause not in clauses:
             raise SpecDataError(f"{where}: there is no clause {clause}")
         if case.profile not in clauses[clause].profiles:

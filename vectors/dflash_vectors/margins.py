@@ -1,0 +1,109 @@
+"""Margins: how far each discrete decision of a vector is from going the other way.
+
+A decision is a margin and what a correct port may be off by there. Where the inputs of the decision are stored in
+the vector themselves, a port reads the same numbers, and only sums that it forms can be off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dflash_reference import num
+from dflash_spec.registry import Profile
+from dflash_spec.tensors import Array
+
+from dflash_vectors.bounds.algebra import gamma
+from dflash_vectors.errors import BuildError
+from dflash_vectors.suite import Case
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`margin` is infinite where there is no alternative; `doubt` is what a correct port may be off by."""
+
+    name: str
+    margin: float
+    doubt: float
+
+
+def lead(row: Array) -> float:
+    """How far the largest entry of a row is ahead of the second; infinite without a finite second."""
+    ordered = np.sort(np.asarray(row, dtype=np.float64))[::-1]
+    if len(ordered) < 2 or not np.isfinite(ordered[1]):
+        return np.inf
+    return float(ordered[0] - ordered[1])
+
+
+def edge(goal: float, weights: Array) -> float:
+    """Distance of `goal` to the nearest cumulative sum of `weights` that ends a rank."""
+    sums, total = [], 0.0
+    for weight in weights:
+        total += float(weight)
+        if weight > 0:
+            sums.append(total)
+    return min((abs(goal - end) for end in sums), default=np.inf)
+
+
+def _argmax(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    name = "tokens" if "tokens" in result else "proposals"
+    for row in inputs["logits"][:, : inputs["public"]]:
+        yield Decision(name, lead(row), 0.0)
+
+
+def _support(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    cap = profile.axes["sampling_cap"]
+    if cap:
+        for row in inputs["logits"][:, : inputs["public"]]:
+            ordered = np.sort(np.asarray(row, dtype=np.float64))[::-1][: cap + 1]
+            gaps = ordered[:-1] - ordered[1:]
+            yield Decision("support", float(gaps.min()) if len(gaps) else np.inf, 0.0)
+
+
+def _draw(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    for weights, u in zip(inputs["p"], inputs["u"], strict=True):
+        yield Decision("tokens", edge(float(u), weights), gamma(len(weights)))
+
+
+def _one_hot(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    accepted, proposals = int(result["accepted"]), inputs["proposals"]
+    for slot in range(min(accepted + 1, len(proposals))):
+        held = inputs["p"][slot][inputs["support"][slot] == proposals[slot]]
+        yield Decision("accepted", abs(float(inputs["u_accept"][slot]) - float(held.sum())), 0.0)
+    weights = inputs["p"][accepted]
+    if accepted < len(proposals):
+        weights = np.where(inputs["support"][accepted] == proposals[accepted], 0.0, weights)
+        mass = float(num.sum_last(weights))
+        yield Decision("licensed", edge(inputs["u_terminal"] * mass, weights), gamma(len(weights) + 2) * mass)
+    else:
+        yield Decision("licensed", edge(inputs["u_terminal"], weights), gamma(len(weights)))
+
+
+Finder = Callable[[Mapping[str, Any], Mapping[str, Array], Profile], Iterator[Decision]]
+FINDERS: dict[str, Finder] = {
+    "head.argmax": _argmax,
+    "proc.greedy": _argmax,
+    "proc.distribution": _support,
+    "proc.draw": _draw,
+    "law.one_hot": _one_hot,
+}
+
+
+def check_margins(case: Case, decisions: list[Decision]) -> dict[str, list[float | None]]:
+    """Margins by output, None where there is no alternative, as the vector records them.
+
+    Raises BuildError that names the case and the decision, if a margin is not above its doubt and the case is not
+    tagged `tie`.
+    """
+    margins: dict[str, list[float | None]] = {}
+    for decision in decisions:
+        row = margins.setdefault(decision.name, [])
+        if decision.margin <= decision.doubt and "tie" not in case.tags:
+            raise BuildError(
+                f"case {case.id}: {decision.name}, decision {len(row)}: margin {decision.margin:.3g}, expected more "
+                f"than {decision.doubt:.3g}, what a correct port may be off by (tag a case of the tie rule `tie`)"
+            )
+        row.append(decision.margin if np.isfinite(decision.margin) else None)
+    return margins

@@ -1,0 +1,172 @@
+"""Bounds of composites, by Monte Carlo arithmetic (Parker 1997).
+
+Worst cases of single steps, carried through a whole model, end beyond any use. Instead the reference runs a few
+times with every rounding point moved at random by up to half an ulp before it rounds, and every contraction moved by
+up to one FP32 unit roundoff of the sum of its terms' magnitudes. The bound of a tensor is MULTIPLE times the largest
+deviation seen anywhere in it. Decisions that the runs take are recorded with the numbers that they rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dflash_spec.registry import Profile
+from dflash_spec.tensors import Array
+
+from dflash_vectors import inputs as keyed
+from dflash_vectors.bounds.algebra import U, ulp
+from dflash_vectors.errors import BuildError
+from dflash_vectors.faults import Function, patched
+from dflash_vectors.margins import Decision, edge, lead
+from dflash_vectors.run import execute
+
+REPETITIONS = 8
+MULTIPLE = 4.0
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One decision as it was taken: what kind, and the numbers: logits, or weights and the goal that met them."""
+
+    kind: str
+    numbers: Array
+    goal: float = 0.0
+
+
+def _watch(taken: list[Taken], see: Callable[..., Sequence[Taken]]) -> Callable[[Function], Function]:
+    def wrap(true: Function) -> Function:
+        def watched(*args: Any, **named: Any) -> Any:
+            taken.extend(see(*args, **named))
+            return true(*args, **named)
+
+        return watched
+
+    return wrap
+
+
+def _proposals(rows: Array) -> list[Taken]:
+    return [Taken("proposals", np.array(row)) for row in rows]
+
+
+def _tokens(logits: Array, public: int, profile: Profile) -> list[Taken]:
+    return [Taken("tokens", np.array(row)) for row in logits[:, :public]]
+
+
+def _rank(weights: Sequence[Any], goal: Any) -> list[Taken]:
+    return [Taken("draw", np.array([float(w) for w in weights]), float(goal))]
+
+
+def _accepts(proposal: int, support: Array, p: Sequence[Any], u: Any) -> list[Taken]:
+    held = sum(float(weight) for token, weight in zip(support, p, strict=True) if token == proposal)
+    return [Taken("accept", np.array([held]), float(u))]
+
+
+WATCHED: dict[str, Callable[..., Sequence[Taken]]] = {
+    "dflash_reference.head.first_largest": _proposals,
+    "dflash_reference.processing.greedy": _tokens,
+    "dflash_reference.processing.rank": _rank,
+    "dflash_reference.law.accepts": _accepts,
+}
+
+
+@contextmanager
+def watching() -> Iterator[list[Taken]]:
+    """Collects the decisions that the reference takes meanwhile."""
+    taken: list[Taken] = []
+    with ExitStack() as stack:
+        for target, see in WATCHED.items():
+            stack.enter_context(patched(target, _watch(taken, see)))
+        yield taken
+
+
+@contextmanager
+def perturbed(key: str) -> Iterator[None]:
+    """The reference with every rounding point moved at random; equal keys move it equally."""
+    calls = iter(range(1 << 62))
+
+    def noise(shape: tuple[int, ...]) -> Array:
+        return (keyed.hashes(f"{key}/{next(calls)}", shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53 - 0.5
+
+    def rounding(true: Function) -> Function:
+        def round_to(x: Any, dtype: str) -> Any:
+            exact = np.asarray(x, dtype=np.float64)
+            return true(exact + noise(exact.shape) * np.where(np.isfinite(exact), ulp(exact, dtype), 0.0), dtype)
+
+        return round_to
+
+    def contracting(true: Function) -> Function:
+        def contract(x: Array, w: Array) -> Array:
+            total: Array = true(x, w)
+            size: Array = true(np.abs(x), np.abs(w))
+            return total + 2 * U * noise(total.shape) * size
+
+        return contract
+
+    with (
+        patched("dflash_reference.num.round_to", rounding),
+        patched("dflash_reference.num.contract", contracting),
+    ):
+        yield
+
+
+def _moved(true: Taken, other: Taken) -> float:
+    """How far a perturbation moved what a decision rests on: its lead, a cumulative sum, a probability."""
+    if true.kind == "draw":
+        sums = np.abs(np.cumsum(other.numbers) - np.cumsum(true.numbers))
+        return float(sums.max()) + abs(other.goal - true.goal)
+    if true.kind == "accept":
+        return float(np.abs(other.numbers - true.numbers)[0])
+    best = int(np.argmax(true.numbers))
+    finite = np.isfinite(true.numbers)
+    shifts = np.where(finite, other.numbers, 0.0) - np.where(finite, true.numbers, 0.0)
+    return float(np.abs(shifts - shifts[best]).max())
+
+
+def _decision(true: Taken, moved: float) -> Decision:
+    if true.kind == "draw":
+        return Decision(true.kind, edge(true.goal, true.numbers), MULTIPLE * moved)
+    if true.kind == "accept":
+        return Decision(true.kind, abs(true.goal - float(true.numbers[0])), MULTIPLE * moved)
+    return Decision(true.kind, lead(true.numbers), MULTIPLE * moved)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Scalar bounds by tensor name, and the decisions in the order in which they were taken."""
+
+    bounds: Mapping[str, float]
+    decisions: list[Decision]
+
+
+def spread(
+    id_: str, op: str, inputs: Mapping[str, Any], profile: Profile, names: Sequence[str], strict: bool = True
+) -> Spread:
+    """The bounds of the float tensors `names` of a composite, and its decisions with margin and doubt.
+
+    Raises BuildError if a perturbed run decides differently and `strict` is set.
+    """
+    with watching() as taken:
+        true = execute(op, inputs, profile)
+    largest = dict.fromkeys(names, 0.0)
+    moves = [0.0] * len(taken)
+    for repetition in range(REPETITIONS):
+        with perturbed(f"{id_}/{repetition}"), watching() as moved_taken:
+            moved = execute(op, inputs, profile)
+        for name in names:
+            if moved[name].shape == true[name].shape:
+                largest[name] = max(largest[name], float(np.abs(moved[name] - true[name]).max(initial=0.0)))
+        kinds, moved_kinds = [t.kind for t in taken], [t.kind for t in moved_taken]
+        if strict and kinds != moved_kinds:
+            raise BuildError(
+                f"case {id_}: perturbation {repetition} takes {len(moved_kinds)} decisions, the reference "
+                f"{len(kinds)}: some decision has no margin"
+            )
+        for index, (before, after) in enumerate(zip(taken, moved_taken, strict=False)):
+            if before.kind == after.kind and before.numbers.shape == after.numbers.shape:
+                moves[index] = max(moves[index], _moved(before, after))
+    decisions = [_decision(t, moved) for t, moved in zip(taken, moves, strict=True)]
+    return Spread({name: MULTIPLE * value for name, value in largest.items()}, decisions)
