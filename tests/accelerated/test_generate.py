@@ -96,6 +96,14 @@ def test_a_stop_id_inside_a_round_is_the_last_token(planted_pair: Pairs, load: L
     assert made.accepted[-1] > len(made.tokens) - 2
 
 
+def test_of_two_stop_ids_in_one_round_the_first_ends_it(planted_pair: Pairs, load: Load) -> None:
+    folder, plan = planted_pair("standard")
+    expected = plan.continuation(plan.prompts[0], 30)
+    made = load(folder, draft_tokens=15).generate(plan.prompts[0], 200, stop_ids=[expected[11], expected[8]])
+    assert list(made.tokens) == expected[:9]
+    assert made.accepted[-1] > 11 - 2
+
+
 def test_a_first_token_that_stops_ends_before_any_proposal(planted_pair: Pairs, load: Load) -> None:
     folder, plan = planted_pair("standard")
     prompt, engine = plan.prompts[0], load(folder, draft_tokens=15)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 import torch
-from dflash_accelerated import Engine, Numerics
+from dflash_accelerated import Engine, Numerics, RoundTrace
 from dflash_accelerated.ops import acceptance, sampling
+from dflash_accelerated.ops.random import keys, uniforms
 from dflash_spec.registry import load_profile
 
 Load = Callable[..., Engine]
@@ -38,22 +39,44 @@ def test_chunks_of_the_prompt_do_not_move_the_draws(random_engine: Engine) -> No
     assert random_engine.generate(PROMPT, 25, temperature=1.1, seed=3, prefill_chunk=4) == whole
 
 
-def test_a_verified_token_has_the_law_of_a_plain_one_over_many_seeds(random_pair: Path, load: Load) -> None:
-    """The second token of plain decoding and of a verified round, over one set of seeds.
+@pytest.mark.parametrize("profile", ["zlab", "ninfer"])
+def test_every_token_of_a_sampled_answer_follows_from_its_keys(random_pair: Path, load: Load, profile: str) -> None:
+    """Each round again by hand, from the logits it saw: uniforms by key, probabilities in FP32, sums in float64.
 
-    Both counts of the most likely token are binomial with the same p, given the greedy first token; they differ by
-    more than 5.5 standard deviations of the difference less than once in 2e7 runs, and the seeds are fixed besides.
+    No coin lies within 2^-20 of the probability or the sum that it is compared with, so rounding decides nothing.
     """
-    engine, runs = load(random_pair, draft_tokens=3), 300
-    prompt = [*PROMPT, *engine.generate(PROMPT, 1).tokens]
-    counts = []
-    for decode in (engine.generate, engine.decode_plain):
-        made = [decode(prompt, 2, temperature=0.5, seed=seed, stop_ids=[]).tokens for seed in range(runs)]
-        counts.append(Counter(tokens[1] for tokens in made))
-    (top, _), *_ = counts[1].most_common(1)
-    rate = (counts[0][top] + counts[1][top]) / (2 * runs)
-    assert abs(counts[0][top] - counts[1][top]) < 5.5 * (2 * runs * rate * (1 - rate)) ** 0.5
-    assert 0.05 < rate < 0.95
+    numerics = Numerics.of(load_profile(profile))
+    engine, seed = load(random_pair, profile=profile, draft_tokens=4, dtype=numerics.act), 2026
+    traces: list[RoundTrace] = []
+    made = engine.generate(PROMPT, 60, temperature=0.6, seed=seed, stop_ids=[], observer=traces.append)
+    place, margins = 1, []
+
+    def coin(position: int, purpose: int) -> float:
+        return float(uniforms(keys(seed, position, purpose, 0))[0])
+
+    for trace, proposals, accepted in zip(traces, made.proposals, made.accepted, strict=True):
+        law = sampling.distribution(trace.stages["target.logits"], 0.6, 67, numerics)
+        rows = [dict(zip(*row, strict=True)) for row in zip(law.support.tolist(), law.p.tolist(), strict=True)]
+        count = 0
+        for proposal, row in zip(proposals, rows, strict=False):
+            u = coin(trace.frontier + count + 1, 2)
+            margins.append(abs(u - row.get(proposal, 0.0)))
+            if u >= row.get(proposal, 0.0):
+                break
+            count += 1
+        assert accepted == count
+        row = rows[count]
+        if count < len(proposals):
+            row.pop(proposals[count], None)
+        goal = coin(trace.frontier + count + 1, 3 if count < len(proposals) else 4) * sum(row.values())
+        sums = list(accumulate(row.values()))
+        margins += [abs(goal - each) for each in sums]
+        last = next(token for token, reached in zip(row, sums, strict=True) if reached > goal)
+        assert [*proposals[:count], last][: 60 - place] == list(made.tokens[place : place + count + 1])
+        place += count + 1
+    assert place >= 60
+    assert {0, 1} <= set(made.accepted)
+    assert min(margins) > 2.0**-20
 
 
 @pytest.mark.parametrize("profile", ["zlab", "ninfer"])
