@@ -1,7 +1,7 @@
 """The ledger freezes every clause: an id never vanishes and a text never changes in silence.
 
 `python -m dflash_spec.ledger` adds new clauses. A changed or vanished one is refused unless it is named after
-`--rewrite`, so that the change shows in the command, in the ledger and in its review.
+`--rewrite`, so that the change shows in the command, in the ledger and in its review. `--check` writes nothing.
 """
 
 from __future__ import annotations
@@ -69,12 +69,16 @@ def merged(now: Mapping[str, str], then: Mapping[str, str], rewrite: Collection[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the ledger; exit code 1 where a frozen clause has changed or vanished."""
+    """Write the ledger; exit code 1 where a frozen clause has changed or vanished, or `--check` finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m dflash_spec.ledger", description=__doc__.splitlines()[0])
     parser.add_argument("--rewrite", nargs="*", default=[], metavar="ID", help="clauses whose text may change")
+    parser.add_argument("--check", action="store_true", help="compare only")
     arguments = parser.parse_args(argv)
     try:
         now, then = current(), frozen()
+        if arguments.check:
+            print("\n".join(differences(now, then)) or f"{len(now)} clauses, as frozen")
+            return int(now != then)
         ledger = merged(now, then, arguments.rewrite)
     except DFlashError as error:
         print(error, file=sys.stderr)

@@ -226,8 +226,11 @@ def test_the_command_writes_the_ledger_and_refuses_a_changed_clause(
     path = tmp_path / "ledger.json"
     monkeypatch.setattr(ledger, "LEDGER", path)
     monkeypatch.setattr(ledger, "frozen", lambda: json.loads(path.read_text()) if path.exists() else {})
+    assert ledger.main(["--check"]) == 1
+    assert not path.exists()
     assert ledger.main([]) == 0
     assert json.loads(path.read_text()) == ledger.current()
+    assert ledger.main(["--check"]) == 0
     assert ledger.main([]) == 0
     assert "none new" in capsys.readouterr().out
     id_ = next(iter(ledger.current()))
