@@ -15,7 +15,7 @@ HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCABULARY, PUBLIC = 24, 6, 2, 6, 20, 
 """Sizes of the tiny geometry; heads times head dim is not the hidden size, and some rows of the head are padding."""
 
 LOUD = 13
-"""Every so many rows of a head are loud, the last of them padding: the few that compete lie well apart."""
+"""Every so many public rows of a head are loud: the few that compete lie well apart."""
 
 GAINS = {"self_attn.v_proj": 1.0, "self_attn.o_proj": 1.0}
 """Gains of a tiny model's projections where they are not GROWTH: attention adds about as much as the row holds."""
@@ -133,7 +133,7 @@ def target(key: str, profile: Profile, *, windows: tuple[int, ...], tied: bool =
     if not tied:
         tensors["lm_head.weight"] = inputs.weights(f"{key}/head", (VOCABULARY, HIDDEN), weight)
     head = tensors["model.embed_tokens.weight" if tied else "lm_head.weight"]
-    head[::LOUD] *= 4.0
+    head[:PUBLIC:LOUD] *= 4.0
     for index in range(len(windows)):
         layer = _layer(f"{key}/{index}", profile)
         tensors |= {f"model.layers.{index}.{name}": value for name, value in layer.items()}

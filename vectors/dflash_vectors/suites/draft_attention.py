@@ -64,11 +64,11 @@ def _dead(given: dict[str, Any], live: int) -> dict[str, Any]:
 def _hidden_but_live(key: str, profile: Profile) -> dict[str, Any]:
     """Huge keys and values that no row sees, and a large value that the first row sees and the second does not."""
     given = _attention(
-        key, profile, context=[3, 4, 5, 4090, 4091, 4092], rows=[4093, 4094], window=4, scale=2.0, heads=4, kv=4, size=6
+        key, profile, context=range(4084, 4093), rows=[4093, 4094], window=4, scale=2.0, heads=4, kv=4, size=6
     )
-    given["context_value"][3] *= 1024.0
-    given["context_key"][:3] = HUGE * tiny.signs(f"{key}/signs", (3, 4, 6))
-    given["context_value"][:3] = HUGE_VALUE
+    given["context_value"][6] *= 1024.0
+    given["context_key"][:5] = HUGE * tiny.signs(f"{key}/signs", (5, 4, 6))
+    given["context_value"][:5] = HUGE_VALUE
     return given
 
 
