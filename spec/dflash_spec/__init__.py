@@ -2,6 +2,7 @@
 
 from dflash_spec.checkpoint import Checkpoint
 from dflash_spec.config import (
+    DFlash2Config,
     DraftConfig,
     TargetConfig,
     TrainerConfig,
@@ -22,6 +23,7 @@ __all__ = [
     "Checkpoint",
     "Clause",
     "ConfigError",
+    "DFlash2Config",
     "DFlashError",
     "DraftConfig",
     "Geometry",

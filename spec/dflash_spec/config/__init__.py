@@ -1,6 +1,6 @@
 """Configs of drafts, targets and trainers: read strictly, one named error for each broken rule."""
 
-from dflash_spec.config.draft import DraftConfig, read_draft_config
+from dflash_spec.config.draft import DFlash2Config, DraftConfig, read_draft_config
 from dflash_spec.config.inventory import draft_tensors, target_tensors
 from dflash_spec.config.start import check_concurrency, check_head_index
 from dflash_spec.config.taps import check_reduced_taps, half_even_taps, integer_step_taps
@@ -9,6 +9,7 @@ from dflash_spec.config.trainer import TrainerConfig, read_trainer_config
 from dflash_spec.config.width import bounded_count, draft_count, matched_count
 
 __all__ = [
+    "DFlash2Config",
     "DraftConfig",
     "TargetConfig",
     "TrainerConfig",

@@ -16,14 +16,15 @@ NESTED = ("target_layer_ids", "mask_token_id")
 ROPE = ("rope_theta",)
 
 
-def check(members: Members, target: TargetConfig) -> Members:
+def check(members: Members, target: TargetConfig, more: tuple[str, ...], scaled: bool) -> Members:
     """Clause: CFG-057. Refuse every member that the schema does not name, and return `dflash_config`.
 
-    Raises ConfigError. `target` has no part in it: this schema repeats none of its sizes.
+    `more` are the members that the backend adds to it. Raises ConfigError. `target` and `scaled` have no part in it:
+    this schema repeats no size of the target, and has no scalar.
     """
     read.closed(members, TOP, "CFG-057")
     nested = read.inner(members, "dflash_config")
-    read.closed(nested, NESTED)
+    read.closed(nested, (*NESTED, *more))
     read.closed(read.inner(members, "rope_parameters"), ROPE, "CFG-057")
     return nested
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_spec.config import component, published, rules, taps
+from dflash_spec.config import component, dflash2, published, rules, taps
 from dflash_spec.config import members as read
 from dflash_spec.config.members import Members
 from dflash_spec.config.target import TargetConfig
@@ -13,6 +13,9 @@ from dflash_spec.errors import SpecDataError, UnsupportedConfigError
 from dflash_spec.registry import Profile
 
 SCHEMAS = ("published", "component")
+DFLASH, DFLASH2 = 1, 2
+BACKENDS = {DFLASH: "DFlashDraftModel", DFLASH2: "DFlash2DraftModel"}
+"""The number of a backend, and the architecture that its drafts name."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,37 @@ class DraftConfig:
     """Top-level members that this reader does not know, in file order."""
 
 
-def architecture(members: Members) -> str:
-    """The draft's one architecture.
+@dataclass(frozen=True, kw_only=True)
+class DFlash2Config(DraftConfig):
+    """What a DFlash2 draft is made of: a DFlash draft, a convolution around both branches, and a selector."""
 
-    Clause: CFG-013. Raises UnsupportedConfigError for a DFlash2 draft: readable, but not executable here. A reader that
-    ignores what it does not know would run it as DFlash, without convolution and selector.
+    conv_taps: int
+    """Rows that a row of the convolution reads: itself and those before it."""
+    conv_group: int
+    """Channels that share an increment of the convolution's kernel."""
+    selector_rank: int
+    selector_top_k: int
+    """Candidates of a slot."""
+    codebook_rows: int
+    """Rows of either codebook: one for each id of the target's vocabulary."""
+    output_multiplier: float
+    """FP32 factor of the head's scores; 1 where the draft has none."""
+    softcap: float
+    """FP32 limit of the head's scores, applied after the multiplier; 0 where the draft has none."""
+
+
+def architecture(members: Members, backend: int | None) -> str:
+    """The draft's one architecture: that of `backend`, or where None, of either.
+
+    Clause: CFG-013. Raises UnsupportedConfigError for a draft of the other backend. A reader that ignores what it does
+    not know would run DFlash2 as DFlash, without convolution and selector.
     """
-    if members.get("architectures") == ["DFlash2DraftModel"]:
-        raise members.wrong("architectures", "['DFlashDraftModel']", "CFG-013", UnsupportedConfigError)
-    return rules.architecture(members, "DFlashDraftModel")
+    names = members.get("architectures")
+    others = [name for number, name in BACKENDS.items() if backend is not None and number != backend]
+    if isinstance(names, list) and len(names) == 1 and names[0] in others:
+        raise members.wrong("architectures", f"[{BACKENDS[backend or DFLASH]!r}]", "CFG-013", UnsupportedConfigError)
+    second = backend is None and names == [BACKENDS[DFLASH2]]
+    return rules.architecture(members, BACKENDS[DFLASH2 if second else backend or DFLASH])
 
 
 def mask_id(members: Members, vocab_size: int) -> int:
@@ -111,27 +136,30 @@ def local_when_absent(stated: bool | None, windows: tuple[int, ...]) -> tuple[bo
 
 
 def read_draft_config(
-    source: bytes | Path, profile: Profile, target: TargetConfig, schema: str | None = None
+    source: bytes | Path, profile: Profile, target: TargetConfig, schema: str | None = None, backend: int | None = None
 ) -> DraftConfig:
-    """Read the config of a DFlash draft for `target`: the JSON text itself, its file, or the draft's folder.
+    """Read the config of a draft for `target`: the JSON text itself, its file, or the draft's folder.
 
-    `schema` is `published` (the authors' config.json) or `component` (NInfer's closed one); by default the profile's.
-    Profile ninfer reads a published file by the rules of its converter. Raises ConfigError, and UnsupportedConfigError
-    where the draft is well-formed but not executable here.
+    A DFlash2 draft gives a DFlash2Config. `schema` is `published` (the authors' config.json) or `component` (NInfer's
+    closed one); by default the profile's. Profile ninfer reads a published file by the rules of its converter.
+    `backend` 1 takes DFlash drafts only, 2 DFlash2 drafts only. Raises ConfigError, and UnsupportedConfigError where
+    the draft is well-formed but not executable here.
     """
     chosen = profile.axes["config_schema"] if schema is None else schema
     if chosen not in SCHEMAS:
         raise SpecDataError(f"config schema {chosen!r}, expected one of {', '.join(SCHEMAS)}")
     members = read.read(source, "draft config")
-    name = architecture(members)
+    name = architecture(members, backend)
     rules.model_type(members)
+    second = name == BACKENDS[DFLASH2]
+    scaled = second and profile.axes["head_scalars"] == "applied"
     form = published if chosen == "published" else component
-    nested = form.check(members, target)
+    nested = form.check(members, target, dflash2.SIZES if second else (), scaled)
     layers = read.positive_int(members, "num_hidden_layers")
     heads, kv_heads = rules.heads(members)
     types = form.layer_types(members, layers)
     windows = rules.windows(members, types)
-    return DraftConfig(
+    shared = DraftConfig(
         architecture=name,
         vocab_size=target.vocab_size if form is published else None,
         hidden_size=target.hidden_size,
@@ -149,4 +177,26 @@ def read_draft_config(
         block_size=form.block_size(members, nested),
         max_positions=read.positive_int(members, "max_position_embeddings"),
         unknown=form.unknown(members),
+    )
+    if not second:
+        dflash2.check_absent(members)
+        return shared
+    return _second(shared, lambda key: form.holder(members, nested, key), target, scaled)
+
+
+def _second(shared: DraftConfig, holder: dflash2.Holder, target: TargetConfig, scaled: bool) -> DFlash2Config:
+    """`shared` with what DFlash2 adds. Raises ConfigError."""
+    sizes = dflash2.sizes(holder)
+    dflash2.check_group(target.hidden_size, sizes.conv_group)
+    dflash2.check_candidates(sizes.selector_top_k, target.vocab_size)
+    scalars = dflash2.scalars(holder) if scaled else dflash2.Scalars()
+    return DFlash2Config(
+        **vars(shared),
+        conv_taps=sizes.conv_taps,
+        conv_group=sizes.conv_group,
+        selector_rank=sizes.selector_rank,
+        selector_top_k=sizes.selector_top_k,
+        codebook_rows=target.vocab_size,
+        output_multiplier=scalars.output_multiplier,
+        softcap=scalars.softcap,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_spec.config.draft import DraftConfig
+from dflash_spec.config.draft import DFlash2Config, DraftConfig
 from dflash_spec.config.target import TargetConfig
 
 Shapes = dict[str, tuple[int, ...]]
@@ -26,8 +26,8 @@ def _layer(config: DraftConfig | TargetConfig, prefix: str) -> Shapes:
     }
 
 
-def draft_tensors(config: DraftConfig) -> Shapes:
-    """A draft's tensors: 11 a layer and 3 more, with no embedding and no head, which are the target's."""
+def _backbone(config: DraftConfig) -> Shapes:
+    """11 tensors a layer and 3 more, with no embedding and no head, which are the target's."""
     shapes: Shapes = {
         "fc.weight": (config.hidden_size, len(config.taps) * config.hidden_size),
         "hidden_norm.weight": (config.hidden_size,),
@@ -35,6 +35,35 @@ def draft_tensors(config: DraftConfig) -> Shapes:
     }
     for layer in range(config.layers):
         shapes.update(_layer(config, f"layers.{layer}."))
+    return shapes
+
+
+def _convolutions(config: DFlash2Config) -> Shapes:
+    """4 tensors a layer: base kernels of two sides, and the rows that make each group's increments."""
+    hidden, taps = config.hidden_size, config.conv_taps
+    shapes: Shapes = {}
+    for layer in range(config.layers):
+        for branch in ("attention_conv", "mlp_conv"):
+            prefix = f"layers.{layer}.{branch}."
+            shapes[f"{prefix}base_kernel"] = (2, taps, hidden)
+            shapes[f"{prefix}kernel_projection.weight"] = (2 * taps * (hidden // config.conv_group), hidden)
+    return shapes
+
+
+def _selector(config: DFlash2Config) -> Shapes:
+    """3 tensors; the codebooks are parameters of their own, named without `.weight`."""
+    return {
+        "candidate_selector.hidden_projection.weight": (config.selector_rank, config.hidden_size),
+        "candidate_selector.predecessor_codebook": (config.codebook_rows, config.selector_rank),
+        "candidate_selector.successor_codebook": (config.codebook_rows, config.selector_rank),
+    }
+
+
+def draft_tensors(config: DraftConfig) -> Shapes:
+    """A draft's tensors: for five layers 58 of DFlash, 81 of DFlash2."""
+    shapes = _backbone(config)
+    if isinstance(config, DFlash2Config):
+        shapes |= _convolutions(config) | _selector(config)
     return shapes
 
 

@@ -85,13 +85,15 @@ def _draft_answer(config: DraftConfig) -> DraftAnswer:
 
 def read_draft(draft: Array, target: Array, profile: Profile) -> DraftAnswer:
     """config.read_draft: the profile's own schema."""
-    return _draft_answer(drafts.read_draft_config(_text(draft), profile, targets.read_target_config(_text(target))))
+    return _draft_answer(
+        drafts.read_draft_config(_text(draft), profile, targets.read_target_config(_text(target)), None, drafts.DFLASH)
+    )
 
 
 def convert_draft(draft: Array, target: Array, profile: Profile) -> DraftAnswer:
     """config.convert_draft: a published file by the rules of the profile."""
     target_config = targets.read_target_config(_text(target))
-    return _draft_answer(drafts.read_draft_config(_text(draft), profile, target_config, "published"))
+    return _draft_answer(drafts.read_draft_config(_text(draft), profile, target_config, "published", drafts.DFLASH))
 
 
 def read_target(target: Array, profile: Profile) -> TargetAnswer:

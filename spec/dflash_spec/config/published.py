@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dflash_spec.config import members as read
 from dflash_spec.config import rules
+from dflash_spec.config.dflash2 import SCALARS
+from dflash_spec.config.dflash2 import SIZES as DFLASH2
 from dflash_spec.config.members import Members
 from dflash_spec.config.target import KNOWN as QWEN3
 from dflash_spec.config.target import TargetConfig
@@ -15,6 +17,7 @@ NESTED = (
 )  # fmt: skip
 KNOWN = (
     *QWEN3, *NESTED, "auto_map", "dflash_config", "num_target_layers", "is_causal", "is_neox_style", "draft_vocab_size",
+    *DFLASH2,
 )  # fmt: skip
 
 
@@ -44,15 +47,15 @@ def not_trainer(members: Members) -> None:
         raise members.wrong("target_num_hidden_layers", "a published config, not a trainer's", "CFG-045")
 
 
-def plain_scalars(members: Members, nested: Members) -> None:
+def plain_scalars(members: Members, nested: Members, scaled: bool) -> None:
     """Scalars around the embedding and the head.
 
-    Clause: CFG-046. Raises UnsupportedConfigError unless `input_embedding_scale` and `output_multiplier` are 1 and
-    `final_logit_softcapping` is 0 or absent.
+    Clause: CFG-046. Raises UnsupportedConfigError unless `input_embedding_scale` is 1 and, where the backend is not
+    `scaled`, `output_multiplier` is 1 and `final_logit_softcapping` is 0 or absent.
     """
     for key, plain in (("input_embedding_scale", 1), ("output_multiplier", 1), ("final_logit_softcapping", 0)):
         place = holder(members, nested, key)
-        if place.has(key) and place.get(key) != plain:
+        if place.has(key) and place.get(key) != plain and not (scaled and key in SCALARS):
             raise place.wrong(key, f"{plain}", "CFG-046", UnsupportedConfigError)
 
 
@@ -66,17 +69,20 @@ def same_head(members: Members, nested: Members) -> None:
         raise members.wrong("draft_vocab_size", "vocab_size", "CFG-047", UnsupportedConfigError)
 
 
-def check(members: Members, target: TargetConfig) -> Members:
-    """Check what only this schema has, and return `dflash_config`. Raises ConfigError and UnsupportedConfigError."""
+def check(members: Members, target: TargetConfig, more: tuple[str, ...], scaled: bool) -> Members:
+    """Check what only this schema has, and return `dflash_config`. Raises ConfigError and UnsupportedConfigError.
+
+    `more` are the members that the backend adds to `dflash_config`; `scaled` is whether it applies the head's scalars.
+    """
     nested = read.inner(members, "dflash_config")
-    read.closed(nested, NESTED)
+    read.closed(nested, (*NESTED, *more))
     not_trainer(members)
     rules.activation(members)
     rules.attention_bias(members)
     rules.plain_rope(members)
     rules.rope_style(members)
     same_as_target(members, target)
-    plain_scalars(members, nested)
+    plain_scalars(members, nested, scaled)
     same_head(members, nested)
     return nested
 
