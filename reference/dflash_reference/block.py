@@ -26,6 +26,16 @@ class Inputs(NamedTuple):
     positions: Array
 
 
+class DFlash2Inputs(NamedTuple):
+    """live: how many of the K + 1 rows are computed. target_live: how many the target verifies. ids and positions:
+    [K + 1] int64."""
+
+    live: int
+    target_live: int
+    ids: Array
+    positions: Array
+
+
 class VerifyInputs(NamedTuple):
     """ids: [Q] and positions: [Q] int64."""
 
@@ -98,6 +108,37 @@ def live_rows(extent: int) -> int:
     Source: Infernix src/models/qwen3_5/program/decode.cpp; dflash 0.1.0 dflash_generate.
     """
     return extent + 1
+
+
+def dflash2_inputs(
+    anchor: TokenId, mask_id: TokenId, frontier: Position, drafts: int, extent: int, profile: Profile
+) -> DFlash2Inputs:
+    """As `inputs`, for DFlash2, where the rows that are computed and the rows that are verified can differ.
+
+    Raises RequestError if extent is outside 0 to K.
+    """
+    _check_extent("block.dflash2_inputs", extent, drafts)
+    live = whole_block(drafts) if profile.axes["extent"] == "remaining_minus_one" else shrunk_block(extent)
+    positions = block_positions(frontier, drafts, live)
+    return DFlash2Inputs(live, live_rows(extent), block_ids(anchor, mask_id, drafts), positions)
+
+
+def whole_block(drafts: int) -> int:
+    """The rows of a DFlash2 block that are computed, where the width is fixed: all, however few can be verified.
+
+    Clause: BLK-008
+    Source: NInfer docs/maintainer/dflash.md, extents; Infernix src/models/qwen3_5/program/decode.cpp.
+    """
+    return drafts + 1
+
+
+def shrunk_block(extent: int) -> int:
+    """The rows of a DFlash2 block that are computed, where it shrinks as a DFlash block does.
+
+    Clause: BLK-009
+    Source: dflash 0.1.0 dflash_generate.
+    """
+    return live_rows(extent)
 
 
 def verify_inputs(anchor: TokenId, proposals: Array, frontier: Position, extent: int, profile: Profile) -> VerifyInputs:

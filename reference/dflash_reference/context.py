@@ -10,7 +10,7 @@ from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
 from dflash_reference import layer, num
-from dflash_reference.models import Draft
+from dflash_reference.models import Draft, Draft2, Layer
 from dflash_reference.rows import Rows
 
 
@@ -76,6 +76,19 @@ def key(c: Array, k_proj: Array, k_norm: Array, positions: Array, theta: float, 
     return Key(raw, normed, num.round_to(rotated, profile.dtypes["CTX_K"]))
 
 
+def fused_key(
+    c: Array, k_proj: Array, k_norm: Array, positions: Array, theta: float, eps: float, profile: Profile
+) -> Array:
+    """One DFlash2 layer's keys of the context rows c [T, H]: not rounded before they are stored, [T, KV, D].
+
+    Clause: CTX-011
+    Source: Infernix include/infernix/ops/context_kv_materialize.h.
+    """
+    raw = layer.split_heads(num.contract(c, k_proj), len(k_norm), "k_proj")
+    rotated = layer.fused_norm_and_rope(raw, k_norm, rotation_positions(positions), theta, eps, profile)
+    return num.round_to(rotated, profile.dtypes["CTX_K"])
+
+
 def rotation_positions(positions: Array) -> Array:
     """Where a context key is rotated to: its token's absolute position in the sequence, [T] -> [T].
 
@@ -108,6 +121,14 @@ def stored_value(product: Array, profile: Profile) -> Array:
     return product
 
 
+def layer_key(draft: Draft, c: Array, w: Layer, positions: Array, profile: Profile) -> Array:
+    """The keys [T, KV, D] of context rows c [T, H] in the layer of weights w, rounded as the draft's kind asks."""
+    given = c, w.k_proj, w.k_norm, positions, draft.config.theta, draft.config.eps, profile
+    if isinstance(draft, Draft2) and profile.axes["dflash2_keys"] == "fused":
+        return fused_key(*given)
+    return key(*given).key
+
+
 class Context:
     """The draft's context so far: per layer a key and a value of each row, and the rows' positions."""
 
@@ -133,7 +154,7 @@ def materialise(draft: Draft, context: Context, features: Array, positions: Arra
     config = draft.config
     c = feature(features, draft.fc, draft.hidden_norm, config.eps, profile).c
     for w, keys, values in zip(draft.layers, context.keys, context.values, strict=True):
-        keys.append(key(c, w.k_proj, w.k_norm, positions, config.theta, config.eps, profile).key)
+        keys.append(layer_key(draft, c, w, positions, profile))
         values.append(value(c, w.v_proj, config.kv_heads, profile).value)
     context.positions.append(positions)
     return c

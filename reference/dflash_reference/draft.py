@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -108,30 +109,48 @@ def final(x: Array, norm: Array, eps: float, profile: Profile) -> Final:
 
 
 def forward(
-    draft: models.Draft, context: context_rows.Context, x: Array, positions: Array, profile: Profile
-) -> Forward:
-    """All layers and the final norm, for live block rows x [R, H] at positions [R].
+    draft: models.Draft, context: context_rows.Context, x: Array, positions: Array, profile: Profile,
+    decode: Callable[..., Array] | None = None,
+) -> Forward:  # fmt: skip
+    """All layers and the final norm, for live block rows x [R, H] at positions [R]; `decode` is the layer.
 
     The block's keys and values are read here and kept nowhere: the context is left as it was.
 
     Clause: DRAFT-014
     Source: NInfer docs/maintainer/dflash.md, commit; dflash 0.1.0 dflash_generate.
     """
-    config, layers = draft.config, []
-    for index, w in enumerate(draft.layers):
-        heads = layer.qkv(
-            x, w.input_norm, w.q_proj, w.k_proj, w.v_proj, w.q_norm, w.k_norm,
-            positions, config.theta, config.eps, profile,
-        )  # fmt: skip
-        attended = attention(
-            heads.q, context.keys[index].view, context.values[index].view, heads.k, heads.v,
-            context.positions.view, context.length, positions, len(x),
-            config.windows[index], int(config.causal[index]), profile,
-        ).attended  # fmt: skip
-        y = layer.output(attended, w.o_proj, x, profile).y
-        x = layer.mlp(y, w.post_norm, w.gate_proj, w.up_proj, w.down_proj, config.eps, profile).x_next
+    layers = []
+    for index in range(draft.config.layers):
+        x = (decode or decoder_layer)(draft, index, context, x, positions, profile)
         layers.append(x)
-    return Forward(tuple(layers), final(x, draft.norm, config.eps, profile).hidden)
+    return Forward(tuple(layers), final(x, draft.norm, draft.config.eps, profile).hidden)
+
+
+def decoder_layer(
+    draft: models.Draft, index: int, context: context_rows.Context, x: Array, positions: Array, profile: Profile
+) -> Array:
+    """The residual rows after layer `index`, for live block rows x [R, H] at positions [R]."""
+    config, w = draft.config, draft.layers[index]
+    heads = layer.qkv(
+        x, w.input_norm, w.q_proj, w.k_proj, w.v_proj, w.q_norm, w.k_norm,
+        positions, config.theta, config.eps, profile,
+    )  # fmt: skip
+    attended = attend(draft, index, context, heads.q, heads.k, heads.v, positions, profile)
+    y = layer.output(attended, w.o_proj, x, profile).y
+    return layer.mlp(y, w.post_norm, w.gate_proj, w.up_proj, w.down_proj, config.eps, profile).x_next
+
+
+def attend(
+    draft: models.Draft, index: int, context: context_rows.Context, q: Array, k: Array, v: Array, positions: Array,
+    profile: Profile,
+) -> Array:  # fmt: skip
+    """What the live block rows read in layer `index`, [R, QH·D]: queries, keys and values are those of the block."""
+    config = draft.config
+    return attention(
+        q, context.keys[index].view, context.values[index].view, k, v,
+        context.positions.view, context.length, positions, len(q),
+        config.windows[index], int(config.causal[index]), profile,
+    ).attended  # fmt: skip
 
 
 def propose(

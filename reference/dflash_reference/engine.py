@@ -11,9 +11,9 @@ from dflash_spec.config import draft_count, read_draft_config, read_target_confi
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import block, commit, context, draft, law, processing, request, rng
+from dflash_reference import block, commit, context, draft, draft2, law, processing, request, rng
 from dflash_reference import target as target_model
-from dflash_reference.models import Draft, Target
+from dflash_reference.models import Draft, Draft2, Target, draft_of
 from dflash_reference.names import Position, TokenId
 from dflash_reference.request import Request, Settings
 
@@ -31,7 +31,7 @@ class Round:
     extent: int
     features: Array
     c: Array
-    proposal: draft.Proposal | None
+    proposal: draft.Proposal | draft2.Proposal | None
     target_logits: Array
     accepted: int
     licensed: Array
@@ -73,7 +73,9 @@ def generate(
     while not state.ended:
         round_, pending = play_round(state, draft_model, rows, pending, drafts)
         generation.accepted.append(round_.accepted)
-        generation.proposals.append([] if round_.proposal is None else round_.proposal.proposals.tolist())
+        generation.proposals.append(
+            [] if round_.proposal is None else round_.proposal.proposals[: round_.extent].tolist()
+        )
         if record is not None:
             record(round_)
     return generation
@@ -102,23 +104,31 @@ def play_round(
     frontier, anchor, profile = state.frontier, state.anchor, state.profile
     c = catch_up(model, rows, pending, profile)
     extent = block.extent(drafts, state.remaining, state.capacity, frontier, profile).extent
-    proposal = None
-    if extent:
-        proposal = draft.propose(
-            model, rows, state.target.embedding, target_model.head(state.target),
-            anchor, frontier, drafts, extent, state.public, profile,
-        )  # fmt: skip
-    proposals = np.zeros(0, dtype=np.int64) if proposal is None else proposal.proposals
+    proposal = propose(state, model, rows, drafts, extent) if extent else None
+    proposals = np.zeros(0, dtype=np.int64) if proposal is None else proposal.proposals[:extent]
     ids = block.verify_inputs(anchor, proposals, frontier, extent, profile).ids
     residuals = target_model.extend(state.target, state.cache, ids, profile)
     logits = logits_of(state, residuals[-1])
-    accepted, licensed = judge(state, proposals, logits)
+    accepted, licensed = judge(state, proposals, logits, proposal)
     licensed = licensed[: accepted + 1]
     kept = state.keep(licensed)
     state.advance(commit.commit(anchor, licensed, kept, frontier, state.cache.length, profile))
     captured = target_model.captured(state.target, residuals, model.config.taps, profile)
     round_ = Round(frontier, anchor, extent, pending.features, c, proposal, logits, accepted, licensed, kept)
     return round_, commit.pending(captured, frontier, kept, profile)
+
+
+def propose(
+    state: Request, model: Draft, rows: context.Context, drafts: int, extent: int
+) -> draft.Proposal | draft2.Proposal:
+    """The proposals of one block, by the draft's own kind, of which the first `extent` will be verified."""
+    given = state.target.embedding, target_model.head(state.target), state.anchor, state.frontier, drafts, extent
+    if not isinstance(model, Draft2):
+        return draft.propose(model, rows, *given, state.public, state.profile)
+    u = np.zeros(drafts)
+    if state.settings.temperature > 0:
+        u = state.uniforms(rng.proposal_keys(state.frontier, drafts, state.profile).keys)
+    return draft2.propose(model, rows, *given, state.public, state.settings.temperature, u, state.profile)
 
 
 def catch_up(model: Draft, rows: context.Context, pending: commit.Pending, profile: Profile) -> Array:
@@ -145,16 +155,30 @@ def choose(state: Request, logits: Array, key: Array) -> TokenId:
     return TokenId(int(processing.draw(support, p, state.uniforms(key[np.newaxis]), profile).tokens[0]))
 
 
-def judge(state: Request, proposals: Array, logits: Array) -> law.Verdict:
-    """The verdict on proposals [P] by the target's logits [P + 1, V] at the request's temperature."""
+def judge(
+    state: Request, proposals: Array, logits: Array, proposal: draft.Proposal | draft2.Proposal | None
+) -> law.Verdict:
+    """The verdict on proposals [P] by the target's logits [P + 1, V] at the request's temperature.
+
+    Where `proposal` has a law of its own, it is this law that is corrected.
+    """
     temperature, profile, frontier, extent = state.settings.temperature, state.profile, state.frontier, len(proposals)
     if not temperature > 0:
         return law.greedy(proposals, processing.greedy(logits, state.public, profile).tokens, profile)
     support, p = processing.distribution(logits, temperature, state.public, profile)
     u_accept = state.uniforms(rng.round_keys(frontier, extent, extent, profile).accept)
+    if isinstance(proposal, draft2.Proposal):
+        drawn = proposals, proposal.candidates[:extent], proposal.q[:extent], support, p, u_accept
+        accepted = law.accepted_sparse(*drawn, profile)
+        return law.sparse(*drawn, terminal_uniform(state, extent, accepted), profile)
     accepted = law.accepted_one_hot(proposals, support, p, u_accept)
-    terminal = rng.round_keys(frontier, extent, accepted, profile).terminal
-    return law.one_hot(proposals, support, p, u_accept, state.uniforms(terminal[np.newaxis])[0], profile)
+    return law.one_hot(proposals, support, p, u_accept, terminal_uniform(state, extent, accepted), profile)
+
+
+def terminal_uniform(state: Request, extent: int, accepted: int) -> float:
+    """The uniform of the token that ends the round."""
+    key = rng.round_keys(state.frontier, extent, accepted, state.profile).terminal
+    return float(state.uniforms(key[np.newaxis])[0])
 
 
 def decode_plain(target: Target, prompt: Sequence[int], settings: Settings, profile: Profile) -> list[TokenId]:
@@ -179,7 +203,7 @@ def generate_op(
 ) -> Generate:  # fmt: skip
     """The op engine.generate: configs as U8 texts, weights by published name, prompt [T] and stop_ids [E] token ids."""
     config = read_target_config(target_config.astype(np.uint8).tobytes())
-    model = Draft(read_draft_config(draft_config.astype(np.uint8).tobytes(), profile, config), draft)
+    model = draft_of(read_draft_config(draft_config.astype(np.uint8).tobytes(), profile, config), draft)
     settings = Settings(drafts, max_new, tuple(stop_ids.tolist()), public, temperature, seed)
     done = generate(Target(config, target), model, prompt.tolist(), settings, profile)
     proposals = np.full((len(done.accepted), drafts), -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from dflash_spec.errors import TensorError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import processing
+from dflash_reference import num, processing
 from dflash_reference.names import TokenId
 
 
@@ -74,6 +75,24 @@ def one_hot(proposals: Array, support: Array, p: Array, u_accept: Array, u_termi
     return Verdict(accepted, licensed_row(proposals, accepted, terminal))
 
 
+def sparse(
+    proposals: Array, candidates: Array, q: Array, support: Array, p: Array, u_accept: Array, u_terminal: Any,
+    profile: Profile,
+) -> Verdict:  # fmt: skip
+    """The verdict on proposals [P] that were drawn from q over candidates, both [P, C]; the rest as in one_hot.
+
+    Raises TensorError unless there is one row more than proposals and one accept uniform for each.
+    """
+    _check_rows("law.sparse", proposals, p)
+    accepted = accepted_sparse(proposals, candidates, q, support, p, u_accept, profile)
+    if accepted == len(proposals):
+        terminal = bonus(support[accepted], p[accepted], u_terminal)
+    else:
+        drawn = candidates[accepted], q[accepted]
+        terminal = sparse_correction(*drawn, support[accepted], p[accepted], u_terminal, profile)
+    return Verdict(accepted, licensed_row(proposals, accepted, terminal))
+
+
 def accepted_one_hot(proposals: Array, support: Array, p: Array, u_accept: Array) -> int:
     """How many of proposals [P] pass their accept test before the first that fails.
 
@@ -87,14 +106,77 @@ def accepted_one_hot(proposals: Array, support: Array, p: Array, u_accept: Array
     return len(proposals)
 
 
+def accepted_sparse(
+    proposals: Array, candidates: Array, q: Array, support: Array, p: Array, u_accept: Array, profile: Profile
+) -> int:
+    """How many of proposals [P] pass their accept test before the first that fails.
+
+    Raises TensorError unless there is one uniform for each proposal.
+    """
+    if len(u_accept) != len(proposals):
+        raise TensorError(f"law.sparse: {len(u_accept)} accept uniforms, expected {len(proposals)}, one per proposal")
+    passes = covered_or_under if profile.axes["accept_test"] == "covered_or_strict" else under
+    for slot, token in enumerate(proposals):
+        wanted, offered = weight_of(token, support[slot], p[slot]), weight_of(token, candidates[slot], q[slot])
+        if not passes(wanted, offered, u_accept[slot]):
+            return slot
+    return len(proposals)
+
+
+def covered_or_under(p: Any, q: Any, u: Any) -> bool:
+    """Whether p covers q, or u · q in FP32 is under p.
+
+    Clause: LAW-009
+    Source: Infernix src/ops/kernel/speculative_round.cuh.
+    """
+    return bool(p >= q or fp32_product(u, q) < p)
+
+
+def under(p: Any, q: Any, u: Any) -> bool:
+    """Whether u · q in FP32 is under p, and nothing else.
+
+    Clause: LAW-010
+    Source: dflash 0.1.0 _rejection_sample.
+    """
+    return bool(fp32_product(u, q) < p)
+
+
+def fp32_product(u: Any, q: Any) -> Any:
+    """u · q in FP32. A Fraction stands for an exact number, and its product stays exact."""
+    product = u * q
+    return product if isinstance(product, Fraction) else num.round_to(product, "F32")
+
+
+def weight_of(token: int, ids: Array, weights: Sequence[Any]) -> Any:
+    """The weight [S] of a token in ids [S]; 0 where it is not among them."""
+    return next((weight for id_, weight in zip(ids, weights, strict=True) if id_ == token), 0)
+
+
+def sparse_correction(
+    candidates: Array, q: Sequence[Any], support: Array, p: Sequence[Any], u: Any, profile: Profile
+) -> TokenId:
+    """The token drawn from what p [S] has more than q [C] of each token of the support: the goal is u times the mass.
+
+    Clause: LAW-011
+    Source: NInfer docs/maintainer/dflash.md, verification; Infernix include/infernix/ops/speculative_round.h.
+    """
+    left = [
+        max(weight - weight_of(token, candidates, q), 0) if token >= 0 else 0
+        for token, weight in zip(support, p, strict=True)
+    ]
+    mass = sum(left)
+    if not mass > 0:
+        return zero_residual(support, p, u, profile)
+    return TokenId(int(support[processing.rank(left, u * mass)]))
+
+
 def accepts(proposal: TokenId, support: Array, p: Sequence[Any], u: Any) -> bool:
     """Whether u < p(proposal); a token outside support [S] has probability 0.
 
     Clause: LAW-003
     Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0 _rejection_sample.
     """
-    probability = next((weight for token, weight in zip(support, p, strict=True) if token == proposal), 0)
-    return bool(u < probability)
+    return bool(u < weight_of(proposal, support, p))
 
 
 def correction(rejected: TokenId, support: Array, p: Sequence[Any], u: Any, profile: Profile) -> TokenId:

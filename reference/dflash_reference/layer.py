@@ -112,6 +112,13 @@ def rope(x: Array, positions: Array, theta: float, profile: Profile) -> Array:
     return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
+def fused_norm_and_rope(
+    raw: Array, weight: Array, positions: Array, theta: float, eps: float, profile: Profile
+) -> Array:
+    """The heads normed and rotated with no rounding in between or after: raw [R, heads, D] -> [R, heads, D]."""
+    return rope(head_norm(raw, weight, eps), positions, theta, profile)
+
+
 def norm_then_rope(
     raw: Array, weight: Array, positions: Array, theta: float, eps: float, profile: Profile
 ) -> tuple[Array, Array]:

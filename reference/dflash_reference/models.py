@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from dflash_spec.config import DraftConfig, TargetConfig, draft_tensors, target_tensors
+from dflash_spec.config import DFlash2Config, DraftConfig, TargetConfig, draft_tensors, target_tensors
 from dflash_spec.errors import TensorError
 from dflash_spec.tensors import Array
 
@@ -55,6 +55,44 @@ class Draft:
         self.fc = self.weights["fc.weight"]
         self.hidden_norm = self.weights["hidden_norm.weight"]
         self.norm = self.weights["norm.weight"]
+
+
+class Convolution(NamedTuple):
+    """The weights of one branch's convolution: base [2, taps, H] and projection [2·taps·G, H]."""
+
+    base: Array
+    projection: Array
+
+
+class Selector(NamedTuple):
+    """The selector's weights: projection [rank, H], codebooks [V, rank] by token id."""
+
+    projection: Array
+    predecessor: Array
+    successor: Array
+
+
+class Draft2(Draft):
+    """A DFlash2 draft: a DFlash draft with two convolutions a layer and a selector. Raises TensorError as Draft."""
+
+    config: DFlash2Config
+
+    def __init__(self, config: DFlash2Config, weights: Mapping[str, Array]) -> None:
+        super().__init__(config, weights)
+        places = [f"layers.{index}" for index in range(config.layers)]
+        self.attention_conv = [_convolution(self.weights, f"{place}.attention_conv") for place in places]
+        self.mlp_conv = [_convolution(self.weights, f"{place}.mlp_conv") for place in places]
+        names = ("hidden_projection.weight", "predecessor_codebook", "successor_codebook")
+        self.selector = Selector(*(self.weights[f"candidate_selector.{name}"] for name in names))
+
+
+def draft_of(config: DraftConfig, weights: Mapping[str, Array]) -> Draft:
+    """The draft that the config names. Raises TensorError as Draft."""
+    return Draft2(config, weights) if isinstance(config, DFlash2Config) else Draft(config, weights)
+
+
+def _convolution(weights: Mapping[str, Array], prefix: str) -> Convolution:
+    return Convolution(weights[f"{prefix}.base_kernel"], weights[f"{prefix}.kernel_projection.weight"])
 
 
 def _layer(weights: Mapping[str, Array], prefix: str) -> Layer:

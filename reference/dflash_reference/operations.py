@@ -12,7 +12,25 @@ from dflash_spec.errors import TensorError, UnsupportedError
 from dflash_spec.registry import Op, Profile, TensorSpec, load_ops
 from dflash_spec.tensors import FLOATS, Array
 
-from dflash_reference import block, commit, context, draft, engine, head, law, layer, mask, num, processing, rng, tap
+from dflash_reference import (
+    block,
+    commit,
+    context,
+    conv,
+    draft,
+    draft2,
+    engine,
+    head,
+    law,
+    layer,
+    mask,
+    num,
+    processing,
+    ring,
+    rng,
+    selector,
+    tap,
+)
 from dflash_reference import target as target_model
 
 PLACES: dict[str, tuple[ModuleType, str]] = {
@@ -52,6 +70,20 @@ PLACES: dict[str, tuple[ModuleType, str]] = {
     "target.logits": (target_model, "logits"),
     "target.forward": (target_model, "forward"),
     "engine.generate": (engine, "generate_op"),
+    "conv.prepare": (conv, "prepare"),
+    "conv.finish": (conv, "finish"),
+    "context.materialize": (ring, "materialize"),
+    "ring.payload": (ring, "payload"),
+    "head.top": (head, "top"),
+    "head.indexed_argmax": (head, "indexed_argmax"),
+    "selector.project": (selector, "project"),
+    "selector.walk": (selector, "walk"),
+    "law.sparse": (law, "sparse"),
+    "draft2.qkv": (draft2, "qkv"),
+    "draft2.mlp": (draft2, "mlp"),
+    "draft2.block": (draft2, "block"),
+    "block.dflash2_inputs": (block, "dflash2_inputs"),
+    "rng.proposal_keys": (rng, "proposal_keys"),
 }
 """Where each op's function stands. It is looked up at every call, so that a patched module is obeyed."""
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 UInt64 = NDArray[np.uint64]
 Int32 = NDArray[np.int32]
 
-PREFILL, DECODE, ACCEPT, CORRECTION, BONUS = range(5)
-"""Purposes: first token after a prompt, plain step, accept test, end of a round with a rejection and without one."""
+PREFILL, DECODE, ACCEPT, CORRECTION, BONUS, PROPOSAL = range(6)
+"""Purposes: first token after a prompt, plain step, accept test, end of a round with a rejection and without one,
+and DFlash2's own draw."""
 
 
 class Uniform(NamedTuple):
@@ -34,6 +35,12 @@ class PlainKeys(NamedTuple):
 
     prefill: Int32
     decode: Int32
+
+
+class ProposalKeys(NamedTuple):
+    """keys: [K, 3] int32, position, purpose, sub-index."""
+
+    keys: Int32
 
 
 def mix(x: UInt64) -> UInt64:
@@ -116,3 +123,12 @@ def plain_keys(prompt_length: int, frontier: int, profile: Profile) -> PlainKeys
     """
     prefill = np.array((prompt_length, PREFILL, 0), np.int32)
     return PlainKeys(prefill, np.array((frontier, DECODE, 0), np.int32))
+
+
+def proposal_keys(frontier: int, drafts: int, profile: Profile) -> ProposalKeys:
+    """The key of each draw of a DFlash2 proposal: step i draws the token of position frontier + i + 1 at frontier + i.
+
+    Clause: SEL-008
+    Source: Infernix include/infernix/ops/candidate_selector.h.
+    """
+    return ProposalKeys(np.array([(frontier + step, PROPOSAL, 0) for step in range(drafts)], np.int32).reshape(-1, 3))

@@ -69,7 +69,7 @@ def test_an_op_is_looked_up_when_it_is_run(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("op", sorted(load_ops()))
 def test_stages_and_outputs_stand_in_the_declared_order(op: str) -> None:
-    if op.startswith("config.") or op in ("engine.generate", "target.forward", "draft.block"):
+    if op.startswith("config.") or op in ("engine.generate", "target.forward", "draft.block", "draft2.block"):
         return
     declared = [spec.name for spec in (*load_ops()[op].stages, *load_ops()[op].outputs)]
     module, name = operations.PLACES[op]
