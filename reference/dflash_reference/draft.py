@@ -174,7 +174,7 @@ def block(
 ) -> Block:  # fmt: skip
     """The op draft.block: features [T, n·H] of positions 0 to T - 1, then one proposal with the anchor at T."""
     target = read_target_config(target_config.astype(np.uint8).tobytes())
-    model = models.Draft(read_draft_config(config.astype(np.uint8).tobytes(), profile, target), draft)
+    model = models.Draft(read_draft_config(config.astype(np.uint8).tobytes(), profile, target, backend=1), draft)
     context = context_rows.Context(model.config)
     c = context_rows.materialise(model, context, features, np.arange(len(features)), profile)
     done = propose(

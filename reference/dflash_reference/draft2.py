@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 from dflash_spec.config import read_draft_config, read_target_config
-from dflash_spec.errors import ConfigError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
@@ -166,14 +165,9 @@ def block(
     config: Array, target_config: Array, draft: dict[str, Array], embedding: Array, head: Array, features: Array,
     anchor: int, drafts: int, extent: int, public: int, temperature: float, u: Array, profile: Profile,
 ) -> Block:  # fmt: skip
-    """The op draft2.block: features [T, n·H] of positions 0 to T - 1, then one proposal with the anchor at T.
-
-    Raises ConfigError for a config of another architecture.
-    """
+    """The op draft2.block: features [T, n·H] of positions 0 to T - 1, then one proposal with the anchor at T."""
     target = read_target_config(target_config.astype(np.uint8).tobytes())
-    model = models.draft_of(read_draft_config(config.astype(np.uint8).tobytes(), profile, target), draft)
-    if not isinstance(model, models.Draft2):
-        raise ConfigError(f"draft2.block: architecture {model.config.architecture}, expected DFlash2DraftModel")
+    model = models.Draft2(read_draft_config(config.astype(np.uint8).tobytes(), profile, target, backend=2), draft)
     context = context_rows.Context(model.config)
     c = context_rows.materialise(model, context, features, np.arange(len(features)), profile)
     done = propose(

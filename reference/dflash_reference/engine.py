@@ -47,7 +47,7 @@ class Generation(NamedTuple):
 
 
 class Generate(NamedTuple):
-    """proposals: [rounds, K] int64, -1 where there is none. tokens: [N]. accepted: [rounds]."""
+    """proposals: [rounds, K] int64, those that were verified, then -1. tokens: [N]. accepted: [rounds]."""
 
     proposals: Array
     tokens: Array

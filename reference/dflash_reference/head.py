@@ -131,4 +131,4 @@ def ranked(scores: Array, ids: Array) -> Array:
     Clause: HEAD-005
     Source: Infernix include/infernix/ops/linear_topk.h.
     """
-    return np.stack([np.lexsort((ids, -row)) for row in scores])
+    return np.lexsort((np.broadcast_to(ids, scores.shape), -scores), axis=-1)

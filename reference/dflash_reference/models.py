@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from dflash_spec.config import DFlash2Config, DraftConfig, TargetConfig, draft_tensors, target_tensors
-from dflash_spec.errors import TensorError
+from dflash_spec.errors import ConfigError, TensorError
 from dflash_spec.tensors import Array
 
 
@@ -46,9 +46,12 @@ class Target:
 
 
 class Draft:
-    """A DFlash draft. Raises TensorError where `weights` are not those that the config asks for."""
+    """A DFlash draft. Raises TensorError where `weights` are not those that the config asks for, ConfigError where it
+    is the config of another backend."""
 
     def __init__(self, config: DraftConfig, weights: Mapping[str, Array]) -> None:
+        if isinstance(config, DFlash2Config) != isinstance(self, Draft2):
+            raise ConfigError(f"{type(self).__name__}: a config of {config.architecture}, expected the other backend's")
         self.config = config
         self.weights = _checked("draft", weights, draft_tensors(config))
         self.layers = [_layer(self.weights, f"layers.{index}") for index in range(config.layers)]
@@ -73,11 +76,11 @@ class Selector(NamedTuple):
 
 
 class Draft2(Draft):
-    """A DFlash2 draft: a DFlash draft with two convolutions a layer and a selector. Raises TensorError as Draft."""
+    """A DFlash2 draft: a DFlash draft with two convolutions a layer and a selector. Raises as Draft does."""
 
     config: DFlash2Config
 
-    def __init__(self, config: DFlash2Config, weights: Mapping[str, Array]) -> None:
+    def __init__(self, config: DraftConfig, weights: Mapping[str, Array]) -> None:
         super().__init__(config, weights)
         places = [f"layers.{index}" for index in range(config.layers)]
         self.attention_conv = [_convolution(self.weights, f"{place}.attention_conv") for place in places]
@@ -87,7 +90,7 @@ class Draft2(Draft):
 
 
 def draft_of(config: DraftConfig, weights: Mapping[str, Array]) -> Draft:
-    """The draft that the config names. Raises TensorError as Draft."""
+    """The draft that the config names. Raises TensorError as Draft does."""
     return Draft2(config, weights) if isinstance(config, DFlash2Config) else Draft(config, weights)
 
 

@@ -38,17 +38,16 @@ def materialize(
     changed in place. Raises TensorError for a count, a lane or a position that does not fit.
     """
     key, value, frontiers_next = ring_key.copy(), ring_value.copy(), frontiers.copy()
-    _check_lanes(counts, lanes, len(key), c.shape[1])
+    _check(positions, counts, lanes, frontiers, len(key))
     weights = role(context_k_proj, query_k_proj), role(context_v_proj, query_v_proj)
-    for b, lane in enumerate(lanes):
+    for b in np.flatnonzero(counts):
         rows, at = live(c[b], positions[b], int(counts[b]))
-        _check_positions(b, at, int(frontiers[b]))
         kept, frontiers_next[b] = last_window(len(rows), Position(int(frontiers[b])), key.shape[2])
         rows, at = rows[kept], at[kept]
         for index, (k_proj, v_proj, norm) in enumerate(zip(*weights, k_norm, strict=True)):
             slots = slots_of(at, key.shape[2])
-            key[lane, index, slots] = context.fused_key(rows, k_proj, norm, at, theta, eps, profile)
-            value[lane, index, slots] = context.value(rows, v_proj, key.shape[3], profile).value
+            key[lanes[b], index, slots] = context.fused_key(rows, k_proj, norm, at, theta, eps, profile)
+            value[lanes[b], index, slots] = context.value(rows, v_proj, key.shape[3], profile).value
     return Materialized(key, value, frontiers_next)
 
 
@@ -97,20 +96,18 @@ def payload(layers: int, kv_heads: int, head_dim: int, window: int, drafts: int,
     return Payload(layers * (2 + 2) * kv_heads * head_dim * window)
 
 
-def _check_lanes(counts: Array, lanes: Array, rings: int, columns: int) -> None:
+def _check(positions: Array, counts: Array, lanes: Array, frontiers: Array, rings: int) -> None:
+    columns = positions.shape[1]
     for b, (count, lane) in enumerate(zip(counts, lanes, strict=True)):
         if not 0 <= count <= columns:
             raise TensorError(f"context.materialize: counts[{b}] is {count}, expected 0 to {columns}, the columns")
-        if not 0 <= lane < rings:
+        if count and not 0 <= lane < rings:
             raise TensorError(f"context.materialize: lanes[{b}] is {lane}, expected 0 to {rings - 1}")
-    if len(set(lanes.tolist())) != len(lanes):
-        raise TensorError(f"context.materialize: lanes {lanes.tolist()}, expected a ring of its own for each row")
-
-
-def _check_positions(row: int, positions: Array, frontier: int) -> None:
-    expected = frontier + np.arange(len(positions))
-    if (positions != expected).any():
-        raise TensorError(
-            f"context.materialize: positions[{row}] {positions.tolist()}, expected {len(positions)} from the context "
-            f"frontier {frontier} on"
-        )
+        if (positions[b, :count] != frontiers[b] + np.arange(count)).any():
+            raise TensorError(
+                f"context.materialize: positions[{b}] {positions[b, :count].tolist()}, expected {count} consecutive "
+                f"ones from the context frontier {frontiers[b]} on"
+            )
+    written = lanes[counts > 0].tolist()
+    if len(set(written)) != len(written):
+        raise TensorError(f"context.materialize: lanes {written}, expected a ring of its own for each row")
