@@ -34,6 +34,7 @@ SIZES = {
     "max_position_embeddings": POSITIONS,
     "rms_norm_eps": 1e-6,
 }
+SECOND = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 10, "selector_top_k": 6}
 
 
 def _windows(windows: tuple[int, ...]) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def _windows(windows: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _weights(key: str, shapes: dict[str, tuple[int, ...]], dtype: str) -> dict[str, Array]:
-    make = {1: inputs.norm_weights, 2: inputs.weights}
+    make = {1: inputs.norm_weights, 2: inputs.weights, 3: inputs.telling}
     return {name: make[len(shape)](f"{key}/{name}", shape, dtype) for name, shape in shapes.items()}
 
 
@@ -57,8 +58,9 @@ def build_tiny(
     causal: bool | None = None,
     tied: bool = False,
     taps: tuple[int, ...] = (2, 0),
+    second: bool = False,
 ) -> Pair:
-    """Random weights and no plan: a draft whose proposals are seldom right."""
+    """Random weights and no plan: a draft, `second` of DFlash2, whose proposals are seldom right."""
     target = SIZES | _windows(target_windows) | {
         "architectures": ["Qwen3ForCausalLM"], "vocab_size": VOCABULARY, "hidden_size": HIDDEN,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "use_sliding_window": any(target_windows),
@@ -68,6 +70,9 @@ def build_tiny(
         "architectures": ["DFlashDraftModel"], "rope_parameters": {"rope_theta": 500.0},
         "dflash_config": {"target_layer_ids": list(taps), "mask_token_id": VOCABULARY - 1},
     }  # fmt: skip
+    if second:
+        draft["architectures"] = ["DFlash2DraftModel"]
+        draft["dflash_config"] |= SECOND
     if profile.name == "zlab":
         draft |= {"hidden_size": HIDDEN, "vocab_size": VOCABULARY, "num_target_layers": len(target_windows)}
         draft |= {"use_sliding_window": any(draft_windows)} | ({} if causal is None else {"is_causal": causal})
@@ -77,7 +82,7 @@ def build_tiny(
     dtype = profile.dtypes["WEIGHT"]
     return Pair(
         models.Target(config, _weights("tiny/target", target_tensors(config), dtype)),
-        models.Draft(draft_config, _weights("tiny/draft", draft_tensors(draft_config), dtype)),
+        models.draft_of(draft_config, _weights("tiny/draft", draft_tensors(draft_config), dtype)),
         target_text,
         draft_text,
     )

@@ -70,3 +70,23 @@ def test_an_extent_outside_the_drafts_is_refused(extent: int) -> None:
 def test_a_round_without_drafts_or_budget_is_refused(drafts: int, remaining: int) -> None:
     with pytest.raises(RequestError, match="expected both to be at least 1"):
         block.extent(drafts, remaining, 10, Position(0), NINFER)
+
+
+@given(drafts=COUNTS, frontier=st.integers(0, 2**18), data=st.data())
+def test_a_dflash2_block_is_computed_whole_or_shrinks_and_the_target_verifies_the_extent(
+    drafts: int, frontier: int, data: st.DataObject
+) -> None:
+    extent = data.draw(st.integers(0, drafts))
+    for profile, rows in ((NINFER, drafts + 1), (ZLAB, extent + 1)):
+        live, target_live, ids, positions = block.dflash2_inputs(
+            ANCHOR, MASK, Position(frontier), drafts, extent, profile
+        )
+        assert (live, target_live) == (rows, extent + 1)
+        assert ids.tolist() == [ANCHOR] + [MASK] * drafts
+        assert positions.tolist() == [frontier + min(row, live - 1) for row in range(drafts + 1)]
+
+
+@pytest.mark.parametrize("extent", [-1, 5])
+def test_a_dflash2_extent_that_the_block_does_not_have_is_refused(extent: int) -> None:
+    with pytest.raises(RequestError, match=f"block.dflash2_inputs: extent {extent}, expected 0 to 4"):
+        block.dflash2_inputs(ANCHOR, MASK, Position(3), 4, extent, NINFER)

@@ -1,4 +1,4 @@
-"""exp, log, sin and cos against mpmath, within one ulp, and the same bits without vector units."""
+"""exp, log, sin and cos against mpmath, within one ulp, tanh within three, and the same bits without vector units."""
 
 import hashlib
 import os
@@ -74,6 +74,21 @@ def test_an_elementary_function_is_within_one_ulp(function: Any, exact: Any, dom
     assert worst_ulps(function, exact, domain) <= LAST_ROUNDING + tail < 1
 
 
+def test_tanh_is_within_three_ulps_on_both_sides_of_its_seam() -> None:
+    domain = np.concatenate([
+        keyed(1, 900, -3, 3), keyed(2, 300, 0.99, 1.01), keyed(3, 300, -40, 40), 2.0 ** -np.arange(0, 60),
+    ])  # fmt: skip
+    # Two sums and a product of at most 1 ulp each, and a division.
+    assert worst_ulps(elementary.tanh, mpmath.tanh, domain) <= 3
+
+
+def test_tanh_has_its_limits() -> None:
+    got = elementary.tanh([0.0, -0.0, np.inf, -np.inf, 1e300, np.nan])
+    assert got[:5].tolist() == [0.0, -0.0, 1.0, -1.0, 1.0]
+    assert np.signbit(got[:2]).tolist() == [False, True]
+    assert np.isnan(got[5])
+
+
 def test_exp_has_its_limits() -> None:
     given = [np.nan, np.inf, -np.inf, 0.0, -0.0, 709.782712893384, 709.782712893385, -745.2, 1e300, -1e300]
     got = elementary.exp(given)
@@ -99,7 +114,7 @@ def test_sine_and_cosine_have_their_limits() -> None:
         elementary.sin(2.0**21 + 1)
 
 
-@pytest.mark.parametrize("function", [elementary.exp, elementary.log, elementary.sin, elementary.cos])
+@pytest.mark.parametrize("function", [elementary.exp, elementary.log, elementary.sin, elementary.cos, elementary.tanh])
 def test_shapes_are_kept(function: Any) -> None:
     assert function(0.5).shape == ()
     assert function(np.full((2, 3), 0.5)).shape == (2, 3)

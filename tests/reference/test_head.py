@@ -1,7 +1,8 @@
-"""Logits, argmaxes and distributions."""
+"""Logits, argmaxes, candidates and distributions."""
 
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from dflash_reference import head, processing
@@ -89,3 +90,62 @@ def test_padding_columns_are_not_read() -> None:
     assert head.argmax(logits, 2, NINFER).proposals.tolist() == [1]
     assert processing.greedy(logits, 2, NINFER).tokens.tolist() == [1]
     assert processing.distribution(logits, 1.0, 2, NINFER).support.tolist() == [[1, 0]]
+
+
+def top(scores: Array, ids: Array, public: int, count: int, multiplier: float = 1.0, softcap: float = 0.0) -> head.Top:
+    """The candidates of rows whose scores [P, V] are given."""
+    return head.top(np.eye(len(scores)), scores.T, ids, public, multiplier, softcap, count, NINFER)
+
+
+@given(rows=ROWS, ids=st.permutations([3, 8, 9, 14, 20, 21]), public=st.integers(1, 6), data=st.data())
+def test_candidates_are_the_best_public_rows_and_equals_go_by_the_lower_global_id(
+    rows: list[list[float]], ids: list[int], public: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, public))
+    got = top(np.array(rows), np.array(ids), public, count)
+    for row, candidates, unary in zip(rows, got.candidates.tolist(), got.unary.tolist(), strict=True):
+        best = sorted(zip(row[:public], ids[:public], strict=True), key=lambda pair: (-pair[0], pair[1]))[:count]
+        assert candidates == [id_ for _, id_ in best]
+        assert unary == [score for score, _ in best]
+
+
+def test_a_zero_row_has_the_lowest_ids_as_candidates() -> None:
+    hidden, weights = np.zeros((1, 3)), np.ones((5, 3))
+    weights[::2] = -1.0
+    got = head.top(hidden, weights, np.array([7, 2, 9, 1, 4]), 5, 1.0, 0.0, 3, NINFER)
+    assert got.candidates.tolist() == [[1, 2, 4]]
+
+
+def test_scores_that_bf16_would_merge_are_ranked_in_fp32_and_those_that_fp32_merges_are_equal() -> None:
+    scores = np.array([[256.0, 257.0, 256.5, 1.0, 1.0 + 2.0**-25]])
+    got = top(scores, np.arange(5), 5, 5)
+    assert got.candidates.tolist() == [[1, 2, 0, 3, 4]]
+    assert got.unary.tolist() == [[257.0, 256.5, 256.0, 1.0, 1.0]]
+
+
+def test_rows_past_the_public_ones_are_no_candidates_and_are_not_read() -> None:
+    got = top(np.array([[1.0, 2.0, np.nan, np.inf]]), np.arange(4), 2, 2)
+    assert got.candidates.tolist() == [[1, 0]]
+
+
+@given(multiplier=st.sampled_from([0.25, 1.0, 3.0]), softcap=st.sampled_from([0.0, 0.5, 20.0]))
+def test_scores_are_multiplied_and_then_capped(multiplier: float, softcap: float) -> None:
+    scores = np.array([[40.0, -3.0, 0.0, 0.125, 2.0]])
+    got = top(scores, np.arange(5), 5, 5, multiplier, softcap)
+    assert got.candidates.tolist() == [[0, 4, 3, 2, 1]]
+    for id_, score in zip(got.candidates[0], got.unary[0].tolist(), strict=True):
+        scaled = multiplier * scores[0, id_]
+        exact = softcap * mpmath.tanh(scaled / softcap) if softcap else mpmath.mpf(float(scaled))
+        # Rounded once to FP32, from float64 steps that lie within 2^-50.
+        assert abs(score - exact) <= abs(exact) * (2.0**-24 + 2.0**-50)
+
+
+def test_an_indexed_argmax_takes_the_lowest_row_among_equals_and_then_its_id() -> None:
+    logits = np.array([[1.0, 5.0, 5.0], [0.0, -0.0, -1.0]])
+    assert head.indexed_argmax(logits, np.array([30, 20, 10]), NINFER).proposals.tolist() == [20, 30]
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_a_candidate_count_that_the_head_does_not_have_is_refused(count: int) -> None:
+    with pytest.raises(TensorError, match=f"top is {count}, expected 1 to 4, the rows that take part"):
+        top(np.zeros((1, 6)), np.arange(6), 4, count)

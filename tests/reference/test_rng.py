@@ -71,3 +71,8 @@ def test_the_keys_of_plain_decoding() -> None:
     got = rng.plain_keys(5, 9, PROFILE)
     assert got.prefill.tolist() == [5, 0, 0]
     assert got.decode.tolist() == [9, 1, 0]
+
+
+def test_a_proposals_draws_are_keyed_one_position_before_their_tokens() -> None:
+    assert rng.proposal_keys(7, 3, PROFILE).keys.tolist() == [[7, 5, 0], [8, 5, 0], [9, 5, 0]]
+    assert rng.proposal_keys(7, 0, PROFILE).keys.shape == (0, 3)
