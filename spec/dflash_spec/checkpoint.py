@@ -11,6 +11,7 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 
 from dflash_spec import files
+from dflash_spec.config.folder import Held, check_tensors
 from dflash_spec.errors import CheckpointError, TensorFileError
 from dflash_spec.tensors import FLOATS, Tensor
 
@@ -95,22 +96,17 @@ class Checkpoint:
     ) -> None:
         """Raise CheckpointError unless the folder holds exactly `expected` (name -> shape).
 
-        Missing, unexpected and misshapen tensors, a dtype outside `dtypes`, and, where `finite`, NaN or an infinity. A
-        tensor that nobody asked for is refused too: it may be what makes the model another one.
+        Missing, unexpected and misshapen tensors, a dtype outside `dtypes`, and, where `finite`, NaN or an infinity.
         """
-        for name in sorted(expected.keys() - self.names):
-            raise CheckpointError(f"{self.folder}: tensor {name!r}: found nothing, expected shape {expected[name]}")
-        for name in sorted(self.names - expected.keys()):
-            raise CheckpointError(f"{self.paths[name]}: tensor {name!r}: found shape {self.entries[name].shape}, "
-                                  "expected no such tensor")  # fmt: skip
-        for name, shape in expected.items():
-            entry, where = self.entries[name], f"{self.paths[name]}: tensor {name!r}"
-            if entry.shape != tuple(shape):
-                raise CheckpointError(f"{where}: found shape {entry.shape}, expected {tuple(shape)}")
-            if entry.dtype not in dtypes:
-                raise CheckpointError(f"{where}: found dtype {entry.dtype}, expected one of {', '.join(dtypes)}")
-            if finite:
-                self._check_finite(name, where)
+        found = {name: Held(entry.dtype, entry.shape) for name, entry in self.entries.items()}
+        check_tensors(
+            {name: tuple(shape) for name, shape in expected.items()},
+            found,
+            lambda name: str(self.paths.get(name, self.folder)),
+            dtypes,
+        )
+        for name in expected if finite else ():
+            self._check_finite(name, f"{self.paths[name]}: tensor {name!r}")
 
     def _check_finite(self, name: str, where: str) -> None:
         values = self.read(name).values

@@ -42,6 +42,10 @@ class UnsupportedConfigError(ConfigError, UnsupportedError):
     """A well-formed config that asks for something that is readable but not executable here."""
 
 
+class FolderError(ConfigError, CheckpointError):
+    """A folder's tensors are not those that its config asks for: `key` names the tensor."""
+
+
 class RequestError(DFlashError):
     """A generation request has an argument out of its domain."""
 

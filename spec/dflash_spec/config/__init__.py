@@ -2,7 +2,7 @@
 
 from dflash_spec.config.draft import DFlash2Config, DraftConfig, read_draft_config
 from dflash_spec.config.inventory import draft_tensors, target_tensors
-from dflash_spec.config.start import check_concurrency, check_head_index
+from dflash_spec.config.start import check_concurrency, check_head_index, draft_start, executable
 from dflash_spec.config.taps import check_reduced_taps, half_even_taps, integer_step_taps
 from dflash_spec.config.target import TargetConfig, read_target_config
 from dflash_spec.config.trainer import TrainerConfig, read_trainer_config
@@ -18,7 +18,9 @@ __all__ = [
     "check_head_index",
     "check_reduced_taps",
     "draft_count",
+    "draft_start",
     "draft_tensors",
+    "executable",
     "half_even_taps",
     "integer_step_taps",
     "matched_count",

@@ -26,8 +26,8 @@ def _layer(config: DraftConfig | TargetConfig, prefix: str) -> Shapes:
     }
 
 
-def _backbone(config: DraftConfig) -> Shapes:
-    """11 tensors a layer and 3 more, with no embedding and no head, which are the target's."""
+def backbone(config: DraftConfig) -> Shapes:
+    """Clause: CFG-071. 11 tensors a layer and 3 more, with no embedding and no head, which are the target's."""
     shapes: Shapes = {
         "fc.weight": (config.hidden_size, len(config.taps) * config.hidden_size),
         "hidden_norm.weight": (config.hidden_size,),
@@ -38,8 +38,8 @@ def _backbone(config: DraftConfig) -> Shapes:
     return shapes
 
 
-def _convolutions(config: DFlash2Config) -> Shapes:
-    """4 tensors a layer: base kernels of two sides, and the rows that make each group's increments."""
+def convolutions(config: DFlash2Config) -> Shapes:
+    """Clause: CFG-072. 4 tensors a layer: the base kernels, and the rows that make the increments of each group."""
     hidden, taps = config.hidden_size, config.conv_taps
     shapes: Shapes = {}
     for layer in range(config.layers):
@@ -50,8 +50,8 @@ def _convolutions(config: DFlash2Config) -> Shapes:
     return shapes
 
 
-def _selector(config: DFlash2Config) -> Shapes:
-    """3 tensors; the codebooks are parameters of their own, named without `.weight`."""
+def selector(config: DFlash2Config) -> Shapes:
+    """Clause: CFG-073. 3 tensors; the codebooks' names have no `.weight`, as they are on disk."""
     return {
         "candidate_selector.hidden_projection.weight": (config.selector_rank, config.hidden_size),
         "candidate_selector.predecessor_codebook": (config.codebook_rows, config.selector_rank),
@@ -61,9 +61,9 @@ def _selector(config: DFlash2Config) -> Shapes:
 
 def draft_tensors(config: DraftConfig) -> Shapes:
     """A draft's tensors: for five layers 58 of DFlash, 81 of DFlash2."""
-    shapes = _backbone(config)
+    shapes = backbone(config)
     if isinstance(config, DFlash2Config):
-        shapes |= _convolutions(config) | _selector(config)
+        shapes |= convolutions(config) | selector(config)
     return shapes
 
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dflash_spec.config import draft as drafts
-from dflash_spec.config import start, width
+from dflash_spec.config import folder, inventory, start, width
 from dflash_spec.config import taps as formulas
 from dflash_spec.config import target as targets
 from dflash_spec.config import trainer as trainers
-from dflash_spec.config.draft import DraftConfig
+from dflash_spec.config.draft import DFlash2Config, DraftConfig
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
@@ -27,6 +27,27 @@ class DraftAnswer(NamedTuple):
     theta: float
     eps: float
     shape: Array
+
+
+class SecondAnswer(NamedTuple):
+    refused: int
+    taps: Array
+    windows: Array
+    causal: Array
+    mask_id: int
+    block_size: int
+    theta: float
+    eps: float
+    shape: Array
+    conv: Array
+    selector: Array
+    output_multiplier: float
+    softcap: float
+
+
+class Flag(NamedTuple):
+    refused: int
+    executable: int
 
 
 class TargetAnswer(NamedTuple):
@@ -96,6 +117,56 @@ def convert_draft(draft: Array, target: Array, profile: Profile) -> DraftAnswer:
     return _draft_answer(drafts.read_draft_config(_text(draft), profile, target_config, "published", drafts.DFLASH))
 
 
+def _second(draft: Array, target: Array, profile: Profile, schema: str | None) -> DFlash2Config:
+    target_config = targets.read_target_config(_text(target))
+    config = drafts.read_draft_config(_text(draft), profile, target_config, schema, drafts.DFLASH2)
+    assert isinstance(config, DFlash2Config)
+    return config
+
+
+def _second_answer(config: DFlash2Config) -> SecondAnswer:
+    return SecondAnswer(
+        *_draft_answer(config), _ints([config.conv_taps, config.conv_group]),
+        _ints([config.selector_rank, config.selector_top_k]), config.output_multiplier, config.softcap,
+    )  # fmt: skip
+
+
+def read_dflash2(draft: Array, target: Array, profile: Profile) -> SecondAnswer:
+    """config.read_dflash2: the profile's own schema."""
+    return _second_answer(_second(draft, target, profile, None))
+
+
+def convert_dflash2(draft: Array, target: Array, profile: Profile) -> SecondAnswer:
+    """config.convert_dflash2: a published file by the rules of the profile."""
+    return _second_answer(_second(draft, target, profile, "published"))
+
+
+def executable(draft: Array, target: Array, profile: Profile) -> Flag:
+    """config.executable: the profile's own schema."""
+    return Flag(0, int(start.executable(_second(draft, target, profile, None))))
+
+
+def check_folder(draft: Array, target: Array, tensors: Array, profile: Profile) -> Admitted:
+    """config.check_folder: a published draft of either backend."""
+    config = drafts.read_draft_config(_text(draft), profile, targets.read_target_config(_text(target)), "published")
+    found = folder.read_listing(_text(tensors).decode())
+    folder.check_tensors(inventory.draft_tensors(config), found, lambda name: "tensor listing")
+    return Admitted(0)
+
+
+def draft_start(
+    draft: Array, target: Array, backend: int, requested: int, public: int, indexed: int, profile: Profile
+) -> Count:
+    """config.start."""
+    target_config = targets.read_target_config(_text(target))
+    return Count(
+        0,
+        start.draft_start(
+            _text(draft), profile, target_config, int(backend), _given(requested), int(public), int(indexed)
+        ),
+    )
+
+
 def read_target(target: Array, profile: Profile) -> TargetAnswer:
     """config.read_target."""
     config = targets.read_target_config(_text(target))
@@ -163,6 +234,11 @@ def head_index(token_ids: Array, public: int, profile: Profile) -> Admitted:
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "config.read_draft": read_draft,
     "config.convert_draft": convert_draft,
+    "config.read_dflash2": read_dflash2,
+    "config.convert_dflash2": convert_dflash2,
+    "config.executable": executable,
+    "config.check_folder": check_folder,
+    "config.start": draft_start,
     "config.read_target": read_target,
     "config.read_trainer": read_trainer,
     "config.taps_half_even": taps_half_even,
