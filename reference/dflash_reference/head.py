@@ -102,7 +102,7 @@ def top(
         raise TensorError(f"head.top: top is {top}, expected 1 to {public}, the rows that take part")
     scores = represent_scores(capped(rows, multiplier, softcap))
     ids = global_ids[:public]
-    ranks = ranked(scores, ids)[:, :top]
+    ranks = ranked(scores, ids, top)
     return Top(ids[ranks], np.take_along_axis(scores, ranks, axis=1))
 
 
@@ -125,10 +125,10 @@ def represent_scores(scores: Array) -> Array:
     return num.round_to(scores, "F32")
 
 
-def ranked(scores: Array, ids: Array) -> Array:
-    """The columns of each row of scores [P, V], largest score first and lower id [V] first among equals: [P, V].
+def ranked(scores: Array, ids: Array, top: int) -> Array:
+    """The `top` first columns of each row of scores [P, V], largest score first, lower id [V] first among equals.
 
     Clause: HEAD-005
     Source: Infernix include/infernix/ops/linear_topk.h.
     """
-    return np.lexsort((np.broadcast_to(ids, scores.shape), -scores), axis=-1)
+    return np.lexsort((np.broadcast_to(ids, scores.shape), -scores), axis=-1)[:, :top]
