@@ -91,6 +91,18 @@ def test_a_draft_whose_tensors_we_list_is_the_one_that_the_authors_package_build
     assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == ours
 
 
+def test_a_dflash2_draft_whose_tensors_we_list_is_the_one_that_the_authors_package_builds(tmp_path: Path) -> None:
+    from dflash.model import DFlash2DraftModel
+
+    case, _ = answered("config.read_dflash2")["plain"]
+    texts = {name: np.asarray(value, np.uint8).tobytes() for name, value in case.inputs.items()}
+    ours = draft_tensors(read_draft_config(texts["draft"], ZLAB, read_target_config(texts["target"])))
+    model = DFlash2DraftModel(qwen3(case.inputs["draft"], tmp_path))
+    theirs = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    on_disk = {name.removesuffix(".weight") if "codebook" in name else name: shape for name, shape in theirs.items()}
+    assert on_disk == ours
+
+
 def test_a_target_whose_tensors_we_list_is_the_one_that_transformers_builds(tmp_path: Path) -> None:
     from transformers import Qwen3ForCausalLM
 

@@ -1,5 +1,6 @@
 """Every clause of the chapter is the one that its own vector is refused by; formulas, widths and inventories."""
 
+import json
 import re
 from fractions import Fraction
 from itertools import pairwise
@@ -10,10 +11,13 @@ import dflash_spec.config
 import numpy as np
 import pytest
 from dflash_spec.config import (
+    DFlash2Config,
     bounded_count,
     check_reduced_taps,
     draft_count,
+    draft_start,
     draft_tensors,
+    executable,
     half_even_taps,
     integer_step_taps,
     matched_count,
@@ -21,11 +25,13 @@ from dflash_spec.config import (
     read_target_config,
     target_tensors,
 )
+from dflash_spec.config.folder import Held, read_listing
 from dflash_spec.config.operations import OPERATIONS
 from dflash_spec.errors import ConfigError
+from dflash_spec.geometry import load_geometries
 from dflash_spec.registry import load_clauses, load_ops, load_profile
 from dflash_vectors.suite import Case, all_cases
-from dflash_vectors.suites import cfg
+from dflash_vectors.suites import cfg, cfg_dflash2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,6 +165,56 @@ def test_a_draft_of_five_layers_has_58_tensors_and_no_table() -> None:
     assert shapes["layers.0.self_attn.k_norm.weight"] == (8,)
     assert shapes["layers.0.mlp.down_proj.weight"] == (16, 40)
     assert not any("embed" in name or "lm_head" in name for name in shapes)
+
+
+def test_a_dflash2_draft_of_five_layers_has_81_tensors_of_which_58_are_dflashs() -> None:
+    target = read_target_config(cfg.edited(cfg.TARGET, {}))
+    layers = {"num_hidden_layers": 5, "layer_types": [cfg.FULL] * 5}
+    first = draft_tensors(read_draft_config(cfg.edited(cfg.PUBLISHED, layers), ZLAB, target))
+    for base, profile in ((cfg_dflash2.SECOND_PUBLISHED, ZLAB), (cfg_dflash2.SECOND_COMPONENT, NINFER)):
+        shapes = draft_tensors(read_draft_config(cfg.edited(base, layers), profile, target))
+        assert len(shapes) == 81
+        assert first.items() <= shapes.items()
+        assert shapes["layers.4.mlp_conv.base_kernel"] == (2, 3, 16)
+        assert shapes["layers.0.attention_conv.kernel_projection.weight"] == (2 * 3 * 4, 16)
+        assert shapes["candidate_selector.hidden_projection.weight"] == (10, 16)
+        assert shapes["candidate_selector.predecessor_codebook"] == (64, 10)
+        assert not any(name.endswith("codebook.weight") for name in shapes)
+
+
+def test_the_official_dflash2_draft_alone_has_kernels() -> None:
+    for name, geometry in load_geometries().items():
+        if geometry.dflash2:
+            sizes = {"num_hidden_layers": geometry.target_layers, "hidden_size": geometry.hidden_size,
+                     "vocab_size": geometry.vocab_size}  # fmt: skip
+            target = read_target_config(cfg.edited(cfg.TARGET, sizes))
+            found = read_draft_config(json.dumps(geometry.published()).encode(), ZLAB, target)
+            assert isinstance(found, DFlash2Config)
+            assert executable(found) is (name == "qwen3.8-27b")
+
+
+def test_a_start_gives_the_width_of_its_one_backend() -> None:
+    target = read_target_config(cfg.edited(cfg.TARGET, {}))
+    second = cfg.edited(cfg_dflash2.SECOND_PUBLISHED, {})
+    assert draft_start(second, ZLAB, target, 2, None, 60, 0) == 4
+    assert draft_start(second, ZLAB, target, 2, 11, 60, 0) == 11
+    component = cfg.edited(cfg_dflash2.SECOND_COMPONENT, {})
+    assert draft_start(component, NINFER, target, 2, 15, 60, 6) == 15
+    for backend in (1, 0, 3):
+        with pytest.raises(ConfigError):
+            draft_start(component, NINFER, target, backend, 15, 60, 0)
+
+
+@pytest.mark.parametrize("line", ["a", "a BF16 2x", "a BF16 x2", "a BF16 2 3", " BF16 2", "a  2", "a BF16 -1"])
+def test_a_listing_of_another_form_is_refused(line: str) -> None:
+    with pytest.raises(ConfigError, match="tensor listing: found"):
+        read_listing(line)
+
+
+def test_a_listing_holds_each_name_once_and_single_values_without_sizes() -> None:
+    assert read_listing("a BF16 2x3\nb F32") == {"a": Held("BF16", (2, 3)), "b": Held("F32", ())}
+    with pytest.raises(ConfigError, match="found 'a F32 3'"):
+        read_listing("a BF16 2\na F32 3")
 
 
 @pytest.mark.parametrize(("tied", "head"), [(True, False), (False, True)])

@@ -7,12 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dflash_spec.config import DraftConfig, TargetConfig, read_draft_config, read_target_config, read_trainer_config
+from dflash_spec.config import (
+    DFlash2Config,
+    DraftConfig,
+    TargetConfig,
+    read_draft_config,
+    read_target_config,
+    read_trainer_config,
+)
 from dflash_spec.config import members as read
+from dflash_spec.config.dflash2 import SCALARS, SIZES
 from dflash_spec.config.members import Members
 from dflash_spec.errors import ConfigError, UnsupportedConfigError, UnsupportedError
 from dflash_spec.registry import PROFILES, load_clauses, load_profile
-from dflash_vectors.suites import cfg
+from dflash_vectors.suites import cfg, cfg_dflash2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,7 +136,7 @@ def test_a_nested_member_is_named_with_its_object() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"architectures": ["DFlash2DraftModel"]}, {"hidden_act": "gelu"}, {"attention_bias": True},
+    [{"hidden_act": "gelu"}, {"attention_bias": True},
      {"output_multiplier": 2}, {"rope_scaling": {"type": "yarn", "factor": 2}}, {"is_neox_style": False},
      {"draft_vocab_size": 8}],
 )  # fmt: skip
@@ -136,6 +144,40 @@ def test_what_is_readable_but_not_executable_is_told_apart(changes: dict[str, An
     with pytest.raises(UnsupportedConfigError):
         read_draft_config(draft(**changes), ZLAB, TARGET)
     assert issubclass(UnsupportedConfigError, UnsupportedError)
+
+
+def test_a_dflash2_draft_config_means_what_it_says() -> None:
+    scalars = {"dflash_config.output_multiplier": 0.1, "final_logit_softcapping": 20}
+    found = read_draft_config(cfg.edited(cfg_dflash2.SECOND_PUBLISHED, scalars), ZLAB, TARGET)
+    assert found == DFlash2Config(
+        architecture="DFlash2DraftModel", vocab_size=64, hidden_size=16, intermediate_size=40, layers=3, heads=6,
+        kv_heads=3, head_dim=8, eps=float(np.float32(1e-5)), theta=1e7, windows=(0, 0, 0), causal=(False,) * 3,
+        taps=(1, 4, 6), mask_id=61, block_size=5, max_positions=256, conv_taps=3, conv_group=4, selector_rank=10,
+        selector_top_k=6, codebook_rows=64, output_multiplier=float(np.float32(0.1)), softcap=20.0,
+    )  # fmt: skip
+    component = read_draft_config(cfg.edited(cfg_dflash2.SECOND_COMPONENT, {}), NINFER, TARGET)
+    assert isinstance(component, DFlash2Config)
+    assert (component.vocab_size, component.codebook_rows) == (None, 64)
+    assert (component.output_multiplier, component.softcap) == (1.0, 0.0)
+
+
+def test_a_backend_reads_its_own_drafts_and_refuses_the_others_by_name() -> None:
+    first, second = draft(), cfg.edited(cfg_dflash2.SECOND_PUBLISHED, {})
+    assert [type(read_draft_config(first, ZLAB, TARGET, backend=backend)) for backend in (None, 1)] == [DraftConfig] * 2
+    for backend in (None, 2):
+        assert isinstance(read_draft_config(second, ZLAB, TARGET, backend=backend), DFlash2Config)
+    for text, backend in ((first, 2), (second, 1)):
+        with pytest.raises(UnsupportedConfigError, match="CFG-013"):
+            read_draft_config(text, ZLAB, TARGET, backend=backend)
+
+
+def test_no_dflash2_config_is_read_as_dflash() -> None:
+    """Whatever is left out of a DFlash2 file, a name or some of its members, the rest is no DFlash config."""
+    for base, profile in ((cfg_dflash2.SECOND_PUBLISHED, ZLAB), (cfg_dflash2.SECOND_COMPONENT, NINFER)):
+        for kept in (base, base | {"architectures": ["DFlashDraftModel"]}):
+            for lost in cfg_dflash2.PATHS:
+                with pytest.raises(ConfigError):
+                    read_draft_config(cfg.edited(kept, {lost: cfg.GONE}), profile, TARGET)
 
 
 def test_a_number_too_large_for_any_float_is_a_config_error() -> None:
@@ -176,3 +218,17 @@ def test_any_value_of_a_nested_member_gives_a_config_or_a_config_error(key: str,
         found = read_draft_config(text, ZLAB, TARGET)
         assert all(0 <= tap < TARGET.layers for tap in found.taps)
         assert 0 <= found.mask_id < TARGET.vocab_size
+
+
+@given(st.sampled_from([*SIZES, *SCALARS]), JSON, st.booleans())
+def test_any_value_of_a_dflash2_member_gives_a_config_or_a_config_error(key: str, value: Any, nested: bool) -> None:
+    text = cfg.edited(cfg_dflash2.SECOND_PUBLISHED, {f"dflash_config.{key}" if nested else key: value})
+    clause = refusal(lambda: read_draft_config(text, ZLAB, TARGET))
+    assert clause in CLAUSES
+    if clause == "read":
+        found = read_draft_config(text, ZLAB, TARGET)
+        assert isinstance(found, DFlash2Config)
+        assert found.hidden_size % found.conv_group == 0
+        assert found.selector_top_k <= TARGET.vocab_size
+        assert found.output_multiplier > 0
+        assert found.softcap >= 0

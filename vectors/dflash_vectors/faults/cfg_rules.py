@@ -27,9 +27,18 @@ def any_architecture_taken(true: Function) -> Function:
 )  # fmt: skip
 def dflash2_run_as_dflash(true: Function) -> Function:
     """A DFlash2 draft is run without its convolution and selector."""
-    return lambda members: (
-        "DFlashDraftModel" if members.get("architectures") == ["DFlash2DraftModel"] else true(members)
-    )
+
+    def wrong(members: Members, backend: int | None) -> Any:
+        second = members.get("architectures") == ["DFlash2DraftModel"] and backend == 1
+        return "DFlashDraftModel" if second else true(members, backend)
+
+    return wrong
+
+
+@fault("dflash_spec.config.draft.architecture", clauses=("CFG-013",), report=NINFER, effect="crash")
+def backend_not_compared(true: Function) -> Function:
+    """The draft's architecture decides what runs, whatever the start has chosen."""
+    return lambda members, backend: true(members, None)
 
 
 @fault("dflash_spec.config.rules.model_type", clauses=("CFG-014",), report=NINFER, effect="output")
@@ -289,4 +298,4 @@ def tied_by_default(true: Function) -> Function:
 def open_component(true: Function) -> Function:
     """A component's unknown members are ignored."""
 
-    return lambda members, target: read.inner(members, "dflash_config")
+    return lambda members, target, more, scaled: read.inner(members, "dflash_config")

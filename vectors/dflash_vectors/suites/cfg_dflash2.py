@@ -18,6 +18,7 @@ from dflash_vectors.suites.cfg import COMPONENT, FULL, GONE, PUBLISHED, SLIDING,
 NAME = {"architectures": ["DFlash2DraftModel"]}
 SIZES = {"conv_kernel_size": 3, "conv_group_size": 4, "selector_rank": 10, "selector_top_k": 6}
 NESTED = "dflash_config."
+PATHS = tuple(NESTED + key for key in SIZES)
 SECOND_PUBLISHED = {**PUBLISHED, **NAME, "dflash_config": {**PUBLISHED["dflash_config"], **SIZES}}
 SECOND_COMPONENT = {**COMPONENT, **NAME, "dflash_config": {**COMPONENT["dflash_config"], **SIZES}}
 OFFICIAL, SCALED = "qwen3.8-27b", "muse-glimmer-30b"
@@ -53,6 +54,8 @@ def sizes() -> list[Row]:
         Row("group-above-width", "CFG-063", {NESTED + "conv_group_size": 32}, "a half-empty group is taken", "crash"),
         Row("candidates-past-table", "CFG-064", {NESTED + "selector_top_k": 65}, "candidates are no rows", "crash"),
         Row("dflash", "CFG-013", {"architectures": ["DFlashDraftModel"]}, "DFlash runs as DFlash2", "crash"),
+        Row("dflash-whole", "CFG-013", {"architectures": ["DFlashDraftModel"]} | dict.fromkeys(PATHS, GONE),
+            "DFlash runs as DFlash2", "crash"),
         Row("architecture-two", "CFG-012", {"architectures": ["DFlash2DraftModel", "DFlashDraftModel"]},
             "the first of two names wins"),
         Row("architecture-string", "CFG-012", {"architectures": "DFlash2DraftModel"}, "a bare name is taken"),
@@ -134,24 +137,29 @@ def convert_dflash2(profile: Profile) -> Iterator[Case]:
                "a scaled and capped head is run plain", "acceptance")  # fmt: skip
 
 
-def beside() -> list[Row]:
-    """Sizes of DFlash2 at the top level of a DFlash config."""
-    return [
-        Row(f"dflash2-{key.replace('_', '-')}", "CFG-062", {key: size}, "DFlash2 runs as DFlash")
-        for key, size in SIZES.items()
-    ]
+def beside(profile: Profile) -> list[Row]:
+    """DFlash2 drafts, and parts of them, where a DFlash draft is wanted."""
+    whole = {**NAME, **dict(zip(PATHS, SIZES.values(), strict=True))}
+    rows = [Row("dflash2-whole", "CFG-013", whole, "DFlash2 runs as DFlash")]
+    clause = "CFG-062" if profile.axes["config_schema"] == "published" else "CFG-057"
+    for key, size in SIZES.items():
+        name = key.replace("_", "-")
+        rows.append(Row(f"dflash2-{name}", clause, {key: size}, "DFlash2 runs as DFlash"))
+    return rows
 
 
-@suite("config.read_draft", profiles=("zlab",))
+@suite("config.read_draft")
 def read_draft(profile: Profile) -> Iterator[Case]:
-    """DFlash drafts in the published schema that have members of DFlash2."""
-    yield from cfg.cases("draft", PUBLISHED, beside(), target=text(edited(TARGET, {})))
+    """DFlash drafts in the profile's own schema that are DFlash2's in name or in part."""
+    base = COMPONENT if profile.axes["config_schema"] == "component" else PUBLISHED
+    yield from cfg.cases("draft", base, beside(profile), target=text(edited(TARGET, {})))
 
 
 @suite("config.convert_draft", profiles=("ninfer",))
 def convert_draft(profile: Profile) -> Iterator[Case]:
-    """As read_draft."""
-    yield from cfg.cases("draft", PUBLISHED, beside(), target=text(edited(TARGET, {})))
+    """As read_draft, in the published schema."""
+    rows = [row._replace(clause="CFG-062") if row.clause == "CFG-057" else row for row in beside(profile)]
+    yield from cfg.cases("draft", PUBLISHED, rows, target=text(edited(TARGET, {})))
 
 
 @suite("config.executable", profiles=("ninfer",))
@@ -208,7 +216,7 @@ def start(profile: Profile) -> Iterator[Case]:
     for draft in (1, 2):
         name = f"dflash{'2' if draft == 2 else ''}"
         yield case(f"{name}-width", width, "the request is not the width", draft, draft, 7, 60, 0)
-        yield case(f"{name}-width-past", "CFG-050" if component else "CFG-052", "a width no start has is taken",
+        yield case(f"{name}-width-past", width, "a width no start has is taken",
                    draft, draft, 16 if component else -1, 60, 0)  # fmt: skip
         yield case(f"{name}-file-width", "CFG-050" if component else "CFG-051", "a width is made up",
                    draft, draft, 0, 60, 0)  # fmt: skip
@@ -264,22 +272,22 @@ def check_folder(profile: Profile) -> Iterator[Case]:
     base = {"num_hidden_layers": 5, "layer_types": [FULL] * 5, NESTED + "target_layer_ids": [4, 6]}
 
     def case(
-        slug: str,
-        clause: str,
-        catches: str,
-        kind: str,
-        *others: str,
-        held: str = "",
-        changes: Mapping[str, str | None] = NOTHING,
-    ) -> Case:
+        slug: str, clause: str, catches: str, kind: str, *others: str, held: str = "",
+        changes: Mapping[str, str | None] = NOTHING, edit: Mapping[str, Any] = NOTHING,
+    ) -> Case:  # fmt: skip
         given = {
-            "draft": text(edited(KINDS[kind], base)), "target": text(edited(TARGET, {})),
+            "draft": text(edited(KINDS[kind], {**base, **edit})), "target": text(edited(TARGET, {})),
             "tensors": text(listing(held or kind, changes)),
         }  # fmt: skip
         return Case(slug, (clause, *others), given, catches, "acceptance")
 
-    yield case("dflash-whole", "CFG-071", "a whole folder is refused", "dflash")
-    yield case("dflash2-whole", "CFG-073", "a whole folder is refused", "dflash2", "CFG-072", "CFG-071")
+    refused = "a whole folder is refused"
+    yield case("dflash-whole", "CFG-071", refused, "dflash")
+    yield case("dflash2-whole", "CFG-073", refused, "dflash2", "CFG-072", "CFG-071")
+    wider = {name: "BF16 2x5x16" if name.endswith("base_kernel") else "BF16 20x16"
+             for name in shapes("dflash2") if "_conv." in name}  # fmt: skip
+    yield case("dflash2-five-taps", "CFG-072", refused, "dflash2", "CFG-071", changes=wider,
+               edit={NESTED + "conv_kernel_size": 5, NESTED + "conv_group_size": 8})  # fmt: skip
     mixed = {"fc.weight": "F32 16x32", "norm.weight": "F16 16"}
     yield case("dtypes-mixed", "CFG-070", "a folder of several dtypes is refused", "dflash", changes=mixed)
     yield case("dflash2-held-by-dflash", "CFG-068", "DFlash2 weights run as DFlash", "dflash", held="dflash2")
