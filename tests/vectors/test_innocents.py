@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dflash_reference import layer, num, processing
+from dflash_reference import conv, draft2, head, layer, num, processing, selector
 from dflash_spec.registry import PROFILES, load_profile
 from dflash_vectors.build import judge
 from dflash_vectors.innocents import INNOCENTS, computing_as, innocents_of
@@ -36,6 +36,7 @@ def test_every_variant_computes_something_else_and_is_undone_after(innocent):
     seen, positions = np.ones((5, 20), dtype=bool), np.arange(5) * 1000 + 999
 
     square, tall = np.tile(weight, (8, 1))[:70], weight.T.copy()
+    base, increments = weight[:4].reshape(2, 2, 70), normal_like("d", (5, 2, 7), 1.0, act)
 
     def results():
         return [
@@ -47,6 +48,12 @@ def test_every_variant_computes_something_else_and_is_undone_after(innocent):
             layer.output(x, square, x, profile).y,
             layer.mlp(x, weight[0], weight, weight, tall, 1e-6, profile).x_next,
             processing.distribution(x, float(np.float32(0.7)), 70, profile).p,
+            conv.convolve(x, weight[:2], increments, 10, 5),
+            conv.finish(x, square, base, increments, x, 10, 5, profile).residual_next,
+            draft2.mlp(x, weight, weight, profile).product,
+            selector.scored(x[0, :9], x[1], x[2], weight),
+            selector.softened(x[0], float(np.float32(0.7))),
+            head.capped(x, float(np.float32(0.3)), float(np.float32(1.7))),
         ]
 
     before = results()

@@ -17,6 +17,7 @@ from dflash_reference import elementary, layer, num
 from dflash_spec.registry import PROFILES, Profile
 from dflash_spec.tensors import Array
 
+from dflash_vectors import innocents_dflash2 as dflash2
 from dflash_vectors.faults import Function, patched
 
 F32 = np.float32
@@ -303,6 +304,8 @@ CONTRACT, UNIT, EXP = "dflash_reference.num.contract", "dflash_reference.layer.u
 ATTENTION, TABLE = "dflash_reference.layer.attention", "dflash_reference.layer.rope_table"
 SUM, TEMPERED = "dflash_reference.num.sum_last", "dflash_reference.processing.tempered"
 RANK = "dflash_reference.processing.rank"
+CONVOLVE, SCORED = "dflash_reference.conv.convolve", "dflash_reference.selector.scored"
+SOFTENED, CAPPED = "dflash_reference.selector.softened", "dflash_reference.head.capped"
 WHOLE_PORT = {
     CONTRACT: _contract_by(_lanes),
     UNIT: _unit_by(_tree, reciprocal=True),
@@ -312,6 +315,10 @@ WHOLE_PORT = {
     SUM: _sum_by(_lanes),
     TEMPERED: _reciprocal_temperature,
     RANK: _fp32_ranks,
+    CONVOLVE: dflash2.increments_apart,
+    SCORED: dflash2.codebooks_first,
+    SOFTENED: dflash2.fp32_law,
+    CAPPED: dflash2.fp32_cap,
 }
 
 INNOCENTS = (
@@ -342,6 +349,13 @@ INNOCENTS = (
     Innocent("rounded-mlp", {"dflash_reference.layer.mlp": _rounded_mlp}, ("ninfer",)),
     Innocent("fp32-held-table", {TABLE: _rounded_table, "dflash_reference.layer.rope": _fp32_rope}),
     Innocent("fp32-angles", {TABLE: _fp32_table}, ("zlab",)),
+    Innocent("increments-apart", {CONVOLVE: dflash2.increments_apart}),
+    Innocent("last-tap-first", {CONVOLVE: dflash2.last_tap_first}),
+    Innocent("rounded-convolved-branch", {"dflash_reference.conv.finish": dflash2.rounded_branch}, ("ninfer",)),
+    Innocent("rounded-swiglu", {"dflash_reference.draft2.mlp": dflash2.rounded_swiglu}, ("ninfer",)),
+    Innocent("codebooks-first", {SCORED: dflash2.codebooks_first}),
+    Innocent("fp32-law", {SOFTENED: dflash2.fp32_law, SUM: _sum_by(_tree)}),
+    Innocent("fp32-cap", {CAPPED: dflash2.fp32_cap}),
     Innocent("whole-fp32-port", WHOLE_PORT),
     Innocent("whole-fp32-port-with-fp32-angles", {**WHOLE_PORT, TABLE: _fp32_table}, ("zlab",)),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from dflash_reference import num
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
+from dflash_vectors.bounds import candidates
 from dflash_vectors.bounds.algebra import gamma
 from dflash_vectors.errors import BuildError
 from dflash_vectors.suite import Case
@@ -81,6 +82,53 @@ def _one_hot(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Pr
         yield Decision("licensed", edge(inputs["u_terminal"], weights), gamma(len(weights)))
 
 
+def gaps(scores: Array, count: int) -> Array:
+    """How far each of the `count` largest is ahead of the next, the last of them ahead of all that are left out."""
+    ordered = np.sort(np.asarray(scores, dtype=np.float64))[::-1][: count + 1]
+    return ordered[:-1] - ordered[1:]
+
+
+def _indexed(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    for row in inputs["logits"]:
+        yield Decision("proposals", lead(row), 0.0)
+
+
+def _top(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    scores = candidates.scores(inputs)
+    for row, error in zip(scores.v, scores.e, strict=True):
+        between = gaps(num.round_to(row, "F32"), inputs["top"])
+        yield Decision("candidates", float(between.min(initial=np.inf)), 2 * float(error.max()))
+
+
+def _walk(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    temperature, scores = inputs["temperature"], candidates.edges(inputs, result["proposals"])
+    law = candidates.law(scores, temperature) if temperature > 0 else None
+    for step, row in enumerate(result["scores"]):
+        if law is None:
+            yield Decision("proposals", lead(row), 2 * float(scores.e[step].max()))
+        else:
+            doubt = float(num.sum_last(law.e[step])) + gamma(len(row))
+            yield Decision("proposals", edge(float(inputs["u"][step]), result["q"][step]), doubt)
+
+
+def _held(token: int, ids: Array, weights: Array) -> float:
+    return float(weights[ids == token].sum())
+
+
+def _sparse(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    accepted, proposals = int(result["accepted"]), inputs["proposals"]
+    for slot in range(min(accepted + 1, len(proposals))):
+        p = _held(proposals[slot], inputs["support"][slot], inputs["p"][slot])
+        q = _held(proposals[slot], inputs["candidates"][slot], inputs["q"][slot])
+        yield Decision("accepted", abs(p - float(num.round_to(inputs["u_accept"][slot] * q, "F32"))), 0.0)
+    weights, support = inputs["p"][accepted], inputs["support"][accepted]
+    if accepted < len(proposals):
+        drawn = [_held(token, inputs["candidates"][accepted], inputs["q"][accepted]) for token in support]
+        weights = np.where(support >= 0, np.maximum(weights - np.array(drawn), 0.0), 0.0)
+    mass = float(num.sum_last(weights)) if accepted < len(proposals) else 1.0
+    yield Decision("licensed", edge(inputs["u_terminal"] * mass, weights), gamma(len(weights) + 3) * mass)
+
+
 Finder = Callable[[Mapping[str, Any], Mapping[str, Array], Profile], Iterator[Decision]]
 FINDERS: dict[str, Finder] = {
     "head.argmax": _argmax,
@@ -88,6 +136,10 @@ FINDERS: dict[str, Finder] = {
     "proc.distribution": _support,
     "proc.draw": _draw,
     "law.one_hot": _one_hot,
+    "head.indexed_argmax": _indexed,
+    "head.top": _top,
+    "selector.walk": _walk,
+    "law.sparse": _sparse,
 }
 
 

@@ -21,7 +21,7 @@ from dflash_vectors import inputs as keyed
 from dflash_vectors.bounds.algebra import U, ulp
 from dflash_vectors.errors import BuildError
 from dflash_vectors.faults import Function, patched
-from dflash_vectors.margins import Decision, edge, lead
+from dflash_vectors.margins import Decision, edge, gaps, lead
 from dflash_vectors.run import execute
 
 REPETITIONS = 8
@@ -30,7 +30,11 @@ MULTIPLE = 4.0
 
 @dataclass(frozen=True)
 class Taken:
-    """One decision as it was taken: what kind, and the numbers: logits, or weights and the goal that met them."""
+    """One decision as it was taken: what kind, and the numbers that met.
+
+    proposals, tokens: logits. draw: weights, and the goal. accept: a probability, and what it must exceed. rank: the
+    scores of all rows, and which rank among them is decided.
+    """
 
     kind: str
     numbers: Array
@@ -65,11 +69,22 @@ def _accepts(proposal: int, support: Array, p: Sequence[Any], u: Any) -> list[Ta
     return [Taken("accept", np.array([held]), float(u))]
 
 
+def _ranks(scores: Array, ids: Array, top: int) -> list[Taken]:
+    return [Taken("rank", np.array(row), rank) for row in scores for rank in range(top)]
+
+
+def _ratios(p: float, q: float, u: float) -> list[Taken]:
+    return [Taken("accept", np.array([float(p)]), float(u) * float(q))]
+
+
 WATCHED: dict[str, Callable[..., Sequence[Taken]]] = {
     "dflash_reference.head.first_largest": _proposals,
     "dflash_reference.processing.greedy": _tokens,
     "dflash_reference.processing.rank": _rank,
     "dflash_reference.law.accepts": _accepts,
+    "dflash_reference.head.ranked": _ranks,
+    "dflash_reference.law.covered_or_under": _ratios,
+    "dflash_reference.law.under": _ratios,
 }
 
 
@@ -119,11 +134,22 @@ def _moved(true: Taken, other: Taken) -> float:
         sums = np.abs(np.cumsum(other.numbers) - np.cumsum(true.numbers))
         return float(sums.max()) + abs(other.goal - true.goal)
     if true.kind == "accept":
-        return float(np.abs(other.numbers - true.numbers)[0])
+        return float(np.abs(other.numbers - true.numbers)[0]) + abs(other.goal - true.goal)
+    if true.kind == "rank":
+        return _moved_rank(true, other.numbers - true.numbers)
     best = int(np.argmax(true.numbers))
     finite = np.isfinite(true.numbers)
     shifts = np.where(finite, other.numbers, 0.0) - np.where(finite, true.numbers, 0.0)
     return float(np.abs(shifts - shifts[best]).max())
+
+
+def _moved_rank(true: Taken, shifts: Array) -> float:
+    """The largest change of the ranked row's lead over any later row, in proportion to how far that row is behind."""
+    order = np.argsort(-true.numbers, kind="stable")
+    ranked, later = order[int(true.goal)], order[int(true.goal) + 1 :]
+    behind = true.numbers[ranked] - true.numbers[later]
+    share = np.divide(behind[:1], behind, out=np.ones_like(behind), where=behind > 0)
+    return float((np.abs(shifts[later] - shifts[ranked]) * share).max(initial=0.0))
 
 
 def _decision(true: Taken, moved: float) -> Decision:
@@ -131,6 +157,8 @@ def _decision(true: Taken, moved: float) -> Decision:
         return Decision(true.kind, edge(true.goal, true.numbers), MULTIPLE * moved)
     if true.kind == "accept":
         return Decision(true.kind, abs(true.goal - float(true.numbers[0])), MULTIPLE * moved)
+    if true.kind == "rank":
+        return Decision(true.kind, float(gaps(true.numbers, int(true.goal) + 1)[-1]), MULTIPLE * moved)
     return Decision(true.kind, lead(true.numbers), MULTIPLE * moved)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from dflash_reference import elementary, num
+from dflash_spec.tensors import Array
 
 from dflash_vectors.bounds.algebra import FLUSH, FUNCTION, Ledger, U, Value, contract, exact, gamma, rms_norm
 
@@ -32,16 +33,21 @@ def distribution(inputs: Mapping[str, Any], ledger: Ledger) -> None:
     kept = (support >= 0) & np.isfinite(chosen)
     scaled = np.where(kept, chosen, 0.0) / inputs["temperature"]
     top = np.where(kept, scaled, -np.inf).max(axis=-1, keepdims=True)
-    weights = np.where(kept, elementary.exp(np.where(kept, scaled - top, 0.0)), 0.0)
     argument = (2 * FUNCTION + U) * (np.abs(scaled) + np.abs(top))
+    ledger.stage("p", softmax(scaled - top, argument, kept), "F32")
+    ledger.zero("p", ~kept)
+
+
+def softmax(shift: Array, argument: Array, kept: Array) -> Value:
+    """e^shift over its sum, of what is kept of the last axis; `argument` is how far each shift may be off."""
+    weights = np.where(kept, elementary.exp(np.where(kept, shift, 0.0)), 0.0)
     relative = (1 + FUNCTION) * elementary.exp(argument) - 1
     error = np.where(kept, weights * relative + FLUSH, 0.0)
     total = num.sum_last(weights)[..., None]
-    drift = num.sum_last(error)[..., None] + gamma(support.shape[-1]) * num.sum_last(weights + error)[..., None]
+    drift = num.sum_last(error)[..., None] + gamma(shift.shape[-1]) * num.sum_last(weights + error)[..., None]
     p = weights / total
     e = (error + p * drift) / (total - drift)
-    ledger.stage("p", Value(p, np.where(kept, e + FUNCTION * (p + e), 0.0)), "F32")
-    ledger.zero("p", ~kept)
+    return Value(p, np.where(kept, e + FUNCTION * (p + e), 0.0))
 
 
 MODELS = {
