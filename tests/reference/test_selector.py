@@ -72,7 +72,7 @@ def test_unary_greedy_the_walk_and_the_best_path_are_three_answers() -> None:
     predecessor, successor = np.zeros((6, 1)), np.zeros((6, 1))
     predecessor[[0, 3], 0] = 1.0, 8.0
     successor[[2, 3, 5], 0] = 2.0, 3.0, 1.0
-    given_ = {
+    given_: dict[str, Any] = {
         "candidates": np.array([[1, 2, 3], [4, 5, 0]]),
         "unary": np.array([[4.0, 3.0, 0.0], [2.0, 1.0, -9.0]]),
         "g": np.ones((2, 1)), "predecessor": predecessor, "successor": successor, "anchor": TokenId(0),
@@ -151,6 +151,12 @@ def test_where_no_rank_qualifies_the_last_one_or_the_last_with_mass_is_drawn(pro
     short = np.array([0.5, 0.5 - 2**-24, 0.0, 0.0])
     assert selector.drawn(short, 1 - 2**-24, profile) == rank
     assert selector.drawn(short, 1 - 2**-23, profile) == 1
+
+
+@PROFILES
+def test_a_uniform_on_a_threshold_belongs_to_the_rank_above(profile: Profile) -> None:
+    q = np.array([0.25, 0.0, 0.5, 0.25])
+    assert [selector.drawn(q, u, profile) for u in (0.0, 0.25 - 2**-24, 0.25, 0.75)] == [0, 0, 2, 3]
 
 
 def test_every_dimension_of_the_rank_counts() -> None:
