@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from dflash_reference import block, commit, law
+from dflash_reference.names import Position
 from dflash_spec.registry import PROFILES, Profile, load_profile
 from dflash_vectors import inputs
 from dflash_vectors.faults import Fault, all_faults, applied
@@ -40,14 +41,14 @@ def round_of(history: Tokens, proposals: Tokens, remaining: int, profile: Profil
 def mistakes(profile: Profile, length: int = 6, drafts: int = 3) -> int:
     """How many chains, of all first rounds and every choice of a later one, do not end in plain decoding's text."""
     wrong = 0
-    extent = block.extent(drafts, length, 10**6, 1, profile).extent
+    extent = block.extent(drafts, length, 10**6, Position(1), profile).extent
     for first, later in product(product(range(VOCABULARY), repeat=extent), repeat=2):
         history: Tokens = (1,)
         chain, expected = first, plain((1,), length)
         counts_right = True
         while len(history) <= length:
             remaining = length + 1 - len(history)
-            width = block.extent(drafts, remaining, 10**6, len(history), profile).extent
+            width = block.extent(drafts, remaining, 10**6, Position(len(history)), profile).extent
             agree = [a == b for a, b in zip(chain[:width], plain(history, width), strict=True)]
             accepted, kept = round_of(history, chain[:width], remaining, profile)
             counts_right &= accepted == [*agree, False].index(False)

@@ -16,6 +16,7 @@ from math import ceil, prod
 import numpy as np
 import pytest
 from dflash_reference import block, commit, law
+from dflash_reference.names import Position
 from dflash_spec.registry import PROFILES, Profile, load_profile
 from dflash_spec.tensors import Array
 from dflash_vectors import inputs
@@ -131,7 +132,7 @@ def speculative(
 ) -> dict[tuple[int, Tokens], Fraction]:
     """The joint law of the first round's accepted count and the next `length` tokens, over rounds of `drafts`."""
     found: dict[tuple[int, Tokens], Fraction] = defaultdict(Fraction)
-    extent = block.extent(drafts, length, 10**6, len(history), profile).extent
+    extent = block.extent(drafts, length, 10**6, Position(len(history)), profile).extent
     rests: dict[Tokens, Law] = {}
     for (accepted, licensed), mass in verdicts(
         case, history, propose(case, history, extent), profile, keyed
@@ -158,7 +159,7 @@ def closed_form(case: str, history: Tokens, length: int, drafts: int, profile: P
     tuple[int, Tokens], Fraction
 ]:  # fmt: skip
     """The joint law as it must be: a text of plain decoding's law goes with the count of its leading proposals."""
-    extent = block.extent(drafts, length, 10**6, len(history), profile).extent
+    extent = block.extent(drafts, length, 10**6, Position(len(history)), profile).extent
     proposals = propose(case, history, extent)
     found: dict[tuple[int, Tokens], Fraction] = defaultdict(Fraction)
     for tokens, mass in plain(case, history, max(length, extent)).items():
