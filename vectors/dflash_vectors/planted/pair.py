@@ -56,7 +56,10 @@ class Planted:
         return tokens[1:]
 
     def expected_accepted(self, prompt: list[int], drafts: int, count: int) -> list[int]:
-        """Accepted proposals of each round up to `count` new tokens, for rounds that the budget does not cut."""
+        """Accepted proposals of each round up to `count` new tokens, where a block holds as many as the budget leaves.
+
+        In profile ninfer, whose blocks hold one fewer, the last round may accept one fewer.
+        """
         tokens, accepted, place = self.continuation(prompt, count), [], 0
         while place + 1 < count:
             run = 0
