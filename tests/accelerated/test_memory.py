@@ -86,6 +86,20 @@ def test_a_closed_cache_holds_nothing() -> None:
     assert cache.values.untyped_storage().nbytes() == 0
 
 
+def test_a_stream_gives_its_buffers_back_when_it_ends_or_is_closed(
+    random_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[KvCache] = []
+    monkeypatch.setattr(KvCache, "close", closed.append)
+    random_engine.generate([1, 2, 3], 4)
+    assert len(closed) == 2
+    stream = random_engine.stream([1, 2, 3], 40)
+    next(stream)
+    assert len(closed) == 2
+    stream.close()
+    assert len(set(closed)) == 4
+
+
 def test_hidden_rows_of_huge_values_have_no_weight() -> None:
     numerics = Numerics.of(load_profile("zlab"))
     generator = torch.Generator().manual_seed(5)
