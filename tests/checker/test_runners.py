@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -405,6 +406,25 @@ class TestStdio:
                 break
             time.sleep(0.05)
         assert not alive(child)
+
+    def test_a_process_that_left_the_group_with_the_pipes_does_not_hold_the_check_up(
+        self, vectors: Any, program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("dflash_vectors.runners.stdio.GRACE", 0.5)
+        spec = program(
+            "import subprocess\n"
+            "def run(m):\n"
+            "    command = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+            "    child = subprocess.Popen(command, start_new_session=True)\n"
+            "    (ANSWERS / 'child').write_text(str(child.pid))\n"
+            "    sys.exit(3)"
+        )
+        start = time.monotonic()
+        result = verdict(spec, vectors, vectors.TAP, timeout=2.0)
+        elapsed = time.monotonic() - start
+        os.kill(int((tmp_path / "answers" / "child").read_text()), signal.SIGKILL)
+        assert result.status == FAILED
+        assert elapsed < 30
 
     @pytest.mark.parametrize(
         ("changes", "words"),
