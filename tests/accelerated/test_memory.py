@@ -90,7 +90,7 @@ def test_a_stream_gives_its_buffers_back_when_it_ends_or_is_closed(
     random_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[KvCache] = []
-    monkeypatch.setattr(KvCache, "close", closed.append)
+    monkeypatch.setattr(KvCache, "close", lambda cache: closed.append(cache))
     random_engine.generate([1, 2, 3], 4)
     assert len(closed) == 2
     stream = random_engine.stream([1, 2, 3], 40)
