@@ -40,9 +40,11 @@ def failures(run: Run, style: Style, likely: LikelyFaults | None = None, load: L
         for result in sorted(failed, key=lambda r: (r.entry.size, r.entry.id)):
             if result.entry.id not in told:
                 groups.setdefault((result.clause, result.entry.op.name), []).append(result)
+        previous = ""
         for clause, op in sorted(groups, key=_in_order_of_the_round):
             first, *others = groups[clause, op]
-            blocks.append("\n".join(_clause_lines(clause, style)))
+            blocks += ["\n".join(_clause_lines(clause, style))] if clause != previous else []
+            previous = clause
             blocks.append(failure(column, first, run.folder, style, likely, load))
             if others:
                 blocks.append("\n".join(style.clip(f"    also       {_one_line(other)}") for other in others))
@@ -190,11 +192,21 @@ def _rows(rows: Iterable[tuple[str, Tensor]], style: Style) -> Iterator[str]:
 
 
 def _values(tensor: Tensor, room: int) -> str:
-    """As many values in row-major order as fit."""
+    """As many values in row-major order as fit; bytes that are a text are shown as one."""
     text, flat = "", tensor.values.reshape(-1)
+    if tensor.dtype == "U8" and tensor.values.ndim == 1 and (written := _as_text(tensor)):
+        return written if len(written) <= room else written[: room - 1] + "…"
     for value in flat[:room]:
         word = digits(tensor.dtype, value)
         if len(text) + len(word) + 2 > room:
             return text + "…"
         text += f"{word} "
     return text.rstrip()
+
+
+def _as_text(tensor: Tensor) -> str:
+    try:
+        text = tensor.values.tobytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+    return " ".join(text.split()) if all(c.isprintable() or c in "\t\n\r" for c in text) else ""
