@@ -85,8 +85,9 @@ def test_tokens_are_those_of_plain_decoding_by_transformers(preset: str, load: L
         assert loaded.plain(prompt, NEW_TOKENS) == loaded.pair.continuation(prompt, NEW_TOKENS)
 
 
-def test_a_sharded_pair_loads_and_answers_alike(load: Load) -> None:
-    loaded = load("small", shards=3)
+@pytest.mark.parametrize("seed", range(3))
+def test_small_sharded_pairs_of_any_seed_keep_their_plan(seed: int, load: Load) -> None:
+    loaded = load("small", shards=3, seed=seed)
     prompt = loaded.pair.prompts[0]
     planned = Answer(loaded.pair.continuation(prompt, NEW_TOKENS), loaded.pair.expected_accepted(prompt, 4, NEW_TOKENS))
     for name, generate in IMPLEMENTATIONS.items():

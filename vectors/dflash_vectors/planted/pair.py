@@ -31,8 +31,8 @@ PROMPT_EXTRA = 18
 class Planted:
     """A pair in published names, as float64 arrays that hold values of `options.dtype`.
 
-    `prompts` has one prompt a cycle, longer than a cycle and K together; the first token after it is mispredicted,
-    so the first round starts a gap. `public` ids are text; the mask's row is the first past them.
+    `prompts` has one prompt a cycle, longer than the distance that the draft copies over; the first token after it is
+    mispredicted, so the first round starts a gap. `public` ids are text; the mask's row is the first past them.
     """
 
     options: Options
@@ -71,7 +71,7 @@ class Planted:
 
 
 def pair(preset: str = "standard", **options: Any) -> Planted:
-    """Build a pair from a preset (`standard` or `small`) and the options that differ from it.
+    """Build a pair from a preset (`standard`, `tied` or `small`) and the options that differ from it.
 
     Raises KeyError for an unknown preset, TypeError for an unknown option, ValueError for options that contradict
     each other.
