@@ -351,6 +351,21 @@ def test_a_clause_is_explained_once_however_many_ops_break_it(check: Any, port: 
     assert out.count("the smallest failing vector of LAW-001") == 2
 
 
+def test_a_long_tensor_is_shown_from_where_it_diverges(check: Any, port: Any, vectors: Any) -> None:
+    wanted = np.arange(100, 400)
+    inputs = {"in.proposals": vectors.i32(wanted[:-1]), "in.target": vectors.i32(wanted)}
+    outputs = {"out.licensed": vectors.i32(wanted), "out.accepted": vectors.i32(299)}
+    vectors.add("ninfer-law-greedy-long", "law.greedy", ("LAW-001",), inputs | outputs)
+    wrong = np.where(wanted == 350, 0, wanted)
+    spec = port(lambda op, inputs: {"licensed": wrong, "accepted": 299})
+    _, out, _ = check("--implementation", spec, "--id", "ninfer-law-greedy-long")
+    rows = {line.split()[0]: line.split()[4:] for line in out.splitlines() if "[300]" in line}
+    assert rows["expected"][:3] == ["…", "350", "351"]
+    assert rows["got"][:3] == ["…", "0", "351"]
+    assert rows["in.target"][:2] == ["101", "102"]
+    assert max(map(len, out.split("reproduce")[0].splitlines())) <= 100
+
+
 def test_a_config_is_shown_as_the_text_that_it_is(check: Any, port: Any, vectors: Any) -> None:
     text = b'{"mask_id": 7,\n "taps": [1]}'
     trainer = {"in.trainer": Tensor.of("U8", np.frombuffer(text, np.uint8)), "out.refused": vectors.i32(1)}

@@ -232,7 +232,7 @@ class TestPython:
             raise ConfigError("taps collapse")
 
         assert verdict(port(refuses), vectors, vectors.REFUSED).status == PASSED
-        assert verdict(port(refuses), vectors, vectors.GREEDY).status == FAILED
+        assert "raised ConfigError" in verdict(port(refuses), vectors, vectors.GREEDY).reason
 
     def test_another_error_on_a_config_op_is_no_refusal(self, vectors: Any, port: Any) -> None:
         def stumbles(op: str, inputs: dict[str, Any]) -> None:
@@ -433,6 +433,7 @@ class TestStdio:
             ("def run(m): reply(seq=m['seq'] + 1, ok=True)", "seq 3, expected 2"),
             ("def run(m): reply(seq=m['seq'])", "key 'ok' is missing"),
             ("def run(m): reply(seq=m['seq'], ok=False)", "ok: found False, expected True"),
+            ("def run(m): reply(seq=m['seq'], ok=1)", "ok: found 1, expected True"),
             ("def run(m): reply(seq=m['seq'], ok=True, time=3)", "unknown key 'time'"),
             ("def run(m): reply(seq=str(m['seq']), ok=True)", "seq: found '2', expected integer"),
             ("def run(m): print([], flush=True)", "expected a JSON object"),
