@@ -45,8 +45,9 @@ def test_a_value_is_rounded_to_bf16_and_then_to_fp16() -> None:
 
 
 def test_values_are_the_projection_head_by_head() -> None:
-    got = context.value(np.array([[1.0, 10.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]]), 2, ZLAB)
-    assert got.value.tolist() == [[[1.0, 10.0], [11.0, 2.0]]]
+    v_proj = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0], [0.0, 3.0], [1.0, 2.0]])
+    got = context.value(np.array([[1.0, 10.0]]), v_proj, 2, ZLAB)
+    assert got.value.tolist() == [[[1.0, 10.0, 11.0], [2.0, 30.0, 21.0]]]
 
 
 @PROFILES
