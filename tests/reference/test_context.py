@@ -80,6 +80,12 @@ def test_a_context_built_in_pieces_is_the_context_built_at_once(
         assert mine.view.tolist() == other.view.tolist()
 
 
+def test_features_of_another_width_are_refused(tiny: Callable[..., Any]) -> None:
+    draft = tiny(ZLAB).draft
+    with pytest.raises(TensorError, match="features of 39 columns, expected 40, the columns of fc"):
+        context.materialise(draft, context.Context(draft.config), np.zeros((2, 39)), np.arange(2), ZLAB)
+
+
 @given(width=st.integers(0, 8), frontier=st.integers(0, 99), data=st.data())
 def test_only_the_committed_rows_become_context(width: int, frontier: int, data: st.DataObject) -> None:
     kept = data.draw(st.integers(0, width))
