@@ -140,7 +140,8 @@ class Engine:
     ) -> Generator[Round, None, None]:
         """The rounds of `generate`, each as it is finished; the first holds the token after the prompt alone.
 
-        `close()` cancels the request; what it has yielded stands. Raises RequestError at the call, not at the first round.
+        `close()` cancels the request; what it has yielded stands. Raises RequestError at the call, not at the first
+        round.
         """
         request = self._request(prompt_ids, max_new_tokens, temperature, seed, stop_ids, prefill_chunk, observer)
         return _rounds(self._speculative, request)

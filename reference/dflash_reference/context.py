@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from dflash_spec.config import DraftConfig
+from dflash_spec.errors import TensorError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
@@ -146,12 +147,14 @@ class Context:
 def materialise(draft: Draft, context: Context, features: Array, positions: Array, profile: Profile) -> Array:
     """Append features [T, n·H] at positions [T] to the context, and return their common rows c [T, H].
 
-    Every layer projects the same c, which no layer norms again.
+    Every layer projects the same c, which no layer norms again. Raises TensorError if n·H is not what fc reads.
 
     Clause: CTX-004
     Source: NInfer docs/maintainer/dflash.md, conditioning; dflash 0.1.0 Qwen3DFlashAttention.forward.
     """
     config = draft.config
+    if features.shape[1] != draft.fc.shape[1]:
+        raise TensorError(f"features of {features.shape[1]} columns, expected {draft.fc.shape[1]}, the columns of fc")
     c = feature(features, draft.fc, draft.hidden_norm, config.eps, profile).c
     for w, keys, values in zip(draft.layers, context.keys, context.values, strict=True):
         keys.append(layer_key(draft, c, w, positions, profile))

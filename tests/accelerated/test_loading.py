@@ -10,6 +10,8 @@ import pytest
 import torch
 from dflash_accelerated import Engine
 from dflash_spec.errors import CheckpointError, RequestError, UnsupportedConfigError
+from dflash_spec.files import read_tensors, write_tensors
+from dflash_spec.tensors import Tensor
 from dflash_vectors import planted
 
 Load = Callable[..., Engine]
@@ -93,6 +95,16 @@ def test_a_missing_tensor_is_refused_by_name(write_random_pair: Write, load: Loa
     config.write_text(json.dumps(text), "utf-8")
     with pytest.raises(CheckpointError, match=r"layers\.2\.input_layernorm\.weight"):
         load(deeper)
+
+
+@pytest.mark.parametrize("model", ["target", "draft"])
+def test_a_tensor_that_no_one_asked_for_is_refused_by_name(
+    write_random_pair: Write, load: Load, tmp_path: Path, model: str
+) -> None:
+    file = write_random_pair(tmp_path / "pair") / model / "model.safetensors"
+    write_tensors(file, read_tensors(file) | {"candidate_selector.successor_codebook": Tensor.of("F32", [[1.0]])})
+    with pytest.raises(CheckpointError, match=r"candidate_selector\.successor_codebook"):
+        load(tmp_path / "pair")
 
 
 def test_a_dflash2_draft_is_readable_but_not_executable_here(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from dflash_accelerated import Engine, Numerics
 from dflash_accelerated.memory import KvCache
 from dflash_accelerated.ops import attention
+from dflash_accelerated.protocols import Block, ContextRows, Segment
+from dflash_accelerated.requests import StageLog
 from dflash_spec.errors import RequestError
 from dflash_spec.registry import load_profile
 from dflash_vectors.planted import Planted
@@ -84,6 +86,20 @@ def test_a_closed_cache_holds_nothing() -> None:
     assert cache.values.untyped_storage().nbytes() == 0
 
 
+def test_a_stream_gives_its_buffers_back_when_it_ends_or_is_closed(
+    random_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[KvCache] = []
+    monkeypatch.setattr(KvCache, "close", lambda cache: closed.append(cache))
+    random_engine.generate([1, 2, 3], 4)
+    assert len(closed) == 2
+    stream = random_engine.stream([1, 2, 3], 40)
+    next(stream)
+    assert len(closed) == 2
+    stream.close()
+    assert len(set(closed)) == 4
+
+
 def test_hidden_rows_of_huge_values_have_no_weight() -> None:
     numerics = Numerics.of(load_profile("zlab"))
     generator = torch.Generator().manual_seed(5)
@@ -94,6 +110,36 @@ def test_hidden_rows_of_huge_values_have_no_weight() -> None:
     huge = torch.finfo(torch.float32).max
     keys[:, :5], values[:, :5] = huge, -huge
     assert torch.equal(attention.attend(queries, [attention.Rows(keys, values)], visible, numerics), clean)
+
+
+@pytest.mark.parametrize(("distance", "seen"), [(4, True), (5, False)])
+def test_a_draft_reads_its_whole_window_of_5_and_no_more(random_engine: Engine, distance: int, seen: bool) -> None:
+    draft, generator = random_engine.draft, torch.Generator().manual_seed(8)
+    features = torch.randn(11, 72, generator=generator)
+
+    def first_layer(change: float) -> torch.Tensor:
+        state, log = draft.open(11), StageLog()
+        draft.append([ContextRows(state, features)])
+        cast(KvCache, state).keys[0, :, 11 - distance] += change
+        draft.propose([Block(state, 3, 4, 4, log.record)], random_engine.target.vocabulary)
+        return log.take()["layer.0"]
+
+    moved = (first_layer(0.0) != first_layer(1.0)).any(dim=1).tolist()
+    assert moved == [seen, False, False, False, False]  # later rows are further from it
+
+
+@pytest.mark.parametrize(("distance", "seen"), [(6, True), (7, False)])
+def test_a_target_reads_its_whole_window_of_7_and_no_more(random_engine: Engine, distance: int, seen: bool) -> None:
+    target, prompt = random_engine.target, torch.arange(11)
+
+    def second_layer(change: float) -> torch.Tensor:
+        state = target.open(13)
+        target.forward([Segment(state, prompt)], (), "none")
+        cast(KvCache, state).keys[1, :, 11 - distance] += change
+        (step,) = target.forward([Segment(state, torch.tensor([20, 21]))], (1,), "none")
+        return step.features
+
+    assert (second_layer(0.0) != second_layer(1.0)).any(dim=1).tolist() == [seen, False]
 
 
 def test_parts_and_strips_of_an_attention_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

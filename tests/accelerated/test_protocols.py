@@ -171,3 +171,17 @@ def test_a_joint_target_forward_keeps_the_features_of_each_sequence(random_engin
         limit = 3 * 44 * 2.0**-24 * float(alone.features.abs().max()) * 4
         assert float((step.features - alone.features).abs().max()) <= limit
         assert step.features.shape == (len(prompt), 72)
+
+
+def test_features_come_in_recorded_order_and_a_last_blocks_before_the_final_norm(random_engine: Engine) -> None:
+    target, ids = random_engine.target, torch.tensor([5, 1, 8, 64])
+
+    def taps(*blocks: int) -> TargetStep:
+        (step,) = target.forward([Segment(target.open(4), ids)], blocks, "all")
+        return step
+
+    assert torch.equal(taps(2, 0, 1).features, torch.cat([taps(block).features for block in (2, 0, 1)], dim=1))
+    assert taps().features.shape == (4, 0)
+    last = taps(2)
+    assert last.logits is not None
+    assert not torch.equal(target.vocabulary.logits(last.features), last.logits)

@@ -104,6 +104,7 @@ def test_accept_and_correct_give_the_targets_law_exactly(profile: str, proposal:
 def test_a_cap_keeps_the_largest_in_order_with_the_lower_id_first() -> None:
     numerics = Numerics.of(load_profile("ninfer"))
     logits = torch.zeros(1, 41)
+    logits[0, 0] = -0.0
     logits[0, 30:] = torch.tensor([3.0, -0.0, 5.0, 5.0, 0.0, -1.0, 3.0, 0.0, 0.0, 90.0, 90.0])
     kept = sampling.distribution(logits, 1.0, 39, numerics)
     assert kept.support.tolist() == [[32, 33, 30, 36, *range(16)]]

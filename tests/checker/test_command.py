@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dflash_spec.tensors import Tensor
 from dflash_vectors import differences
 from dflash_vectors.commands import check_vectors
 from dflash_vectors.commands.check_vectors import main
@@ -336,6 +337,42 @@ def test_many_vectors_without_an_answer_are_told_together(check: Any, vectors: A
     assert f"4 vectors without an answer: no answer: {tmp_path}/<id>.safetensors is missing" in unwrapped(out)
     assert all(id_ in out for id_ in vectors.cases if id_.startswith("zlab"))
     assert out.count("reproduce") == 1
+
+
+def test_a_clause_is_explained_once_however_many_ops_break_it(check: Any, port: Any, vectors: Any) -> None:
+    one_hot = {"proposals": vectors.i32([5]), "support": vectors.i32([[5, 6], [5, 6]]), "p": vectors.f32([[1, 0]] * 2)}
+    one_hot |= {"u_accept": vectors.f32([0]), "u_terminal": vectors.f32(0)}
+    answers = {"out.licensed": vectors.i32([5, 5]), "out.accepted": vectors.i32(1)}
+    inputs = {f"in.{name}": tensor for name, tensor in one_hot.items()}
+    vectors.add("zlab-law-one-hot-certain", "law.one_hot", ("LAW-001",), inputs | answers)
+    spec = port(lambda op, inputs: {"licensed": [5, 6, 0][: 3 if op == "law.greedy" else 2], "accepted": 1})
+    _, out, _ = check("--implementation", spec, "--chapter", "LAW")
+    assert out.count("LAW-001  Greedy verification accepts") == 1
+    assert out.count("the smallest failing vector of LAW-001") == 2
+
+
+def test_a_long_tensor_is_shown_from_where_it_diverges(check: Any, port: Any, vectors: Any) -> None:
+    wanted = np.arange(100, 400)
+    inputs = {"in.proposals": vectors.i32(wanted[:-1]), "in.target": vectors.i32(wanted)}
+    outputs = {"out.licensed": vectors.i32(wanted), "out.accepted": vectors.i32(299)}
+    vectors.add("ninfer-law-greedy-long", "law.greedy", ("LAW-001",), inputs | outputs)
+    wrong = np.where(wanted == 350, 0, wanted)
+    spec = port(lambda op, inputs: {"licensed": wrong, "accepted": 299})
+    _, out, _ = check("--implementation", spec, "--id", "ninfer-law-greedy-long")
+    rows = {line.split()[0]: line.split()[4:] for line in out.splitlines() if "[300]" in line}
+    assert rows["expected"][:3] == ["…", "350", "351"]
+    assert rows["got"][:3] == ["…", "0", "351"]
+    assert rows["in.target"][:2] == ["101", "102"]
+    assert max(map(len, out.split("reproduce")[0].splitlines())) <= 100
+
+
+def test_a_config_is_shown_as_the_text_that_it_is(check: Any, port: Any, vectors: Any) -> None:
+    text = b'{"mask_id": 7,\n "taps": [1]}'
+    trainer = {"in.trainer": Tensor.of("U8", np.frombuffer(text, np.uint8)), "out.refused": vectors.i32(1)}
+    vectors.add("zlab-config-read-trainer-short", "config.read_trainer", ("CFG-045",), trainer)
+    spec = port(lambda op, inputs: {"refused": 0})
+    _, out, _ = check("--implementation", spec, "--op", "config.read_trainer")
+    assert '{"mask_id": 7, "taps": [1]}' in out
 
 
 def test_colour_is_for_terminals_that_want_it(check: Any, port: Any, monkeypatch: pytest.MonkeyPatch) -> None:

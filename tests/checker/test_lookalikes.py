@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from dflash_spec.tensors import Tensor
-from dflash_vectors import lookalikes
 from dflash_vectors.commands.check_vectors import fault_namer
+from dflash_vectors.lookalikes import Guesser
 from dflash_vectors.runners.protocol import Answer
 
 EDGE = "ninfer-mask-draft-key-at-the-windows-edge"
@@ -34,21 +34,20 @@ def edge(vectors: Any) -> Any:
 
 
 def test_a_window_one_too_wide_is_named(edge: Any) -> None:
-    (guess,) = lookalikes.likely_faults(edge, Answer({"out.visible": visible(0, 1, 1, 1, 1)}))
+    (guess,) = Guesser()(edge, Answer({"out.visible": visible(0, 1, 1, 1, 1)}))
     assert guess.startswith("window-includes-distance-s: ")
     assert guess.endswith(")")
 
 
 def test_the_right_output_and_one_that_no_fault_gives_are_given_no_name(edge: Any) -> None:
-    assert lookalikes.likely_faults(edge, Answer({"out.visible": visible(0, 0, 1, 1, 1)})) == []
-    assert lookalikes.likely_faults(edge, Answer({"out.visible": visible(1, 0, 1, 0, 1)})) == []
-    assert lookalikes.likely_faults(edge, Answer({"out.visible": Tensor.of("U8", np.ones((2, 5), np.uint8))})) == []
+    assert Guesser()(edge, Answer({"out.visible": visible(0, 0, 1, 1, 1)})) == []
+    assert Guesser()(edge, Answer({"out.visible": visible(1, 0, 1, 0, 1)})) == []
+    assert Guesser()(edge, Answer({"out.visible": Tensor.of("U8", np.ones((2, 5), np.uint8))})) == []
 
 
-def test_guessing_gives_up_when_its_patience_is_over(edge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookalikes, "PATIENCE", -1.0)
-    assert lookalikes.likely_faults(edge, Answer({"out.visible": visible(0, 1, 1, 1, 1)})) == []
+def test_guessing_gives_up_when_its_patience_is_over(edge: Any) -> None:
+    assert Guesser(-1.0)(edge, Answer({"out.visible": visible(0, 1, 1, 1, 1)})) == []
 
 
 def test_the_command_names_faults_where_the_reference_is_installed() -> None:
-    assert fault_namer() is lookalikes.likely_faults
+    assert isinstance(fault_namer(), Guesser)

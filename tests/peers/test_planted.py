@@ -115,6 +115,11 @@ def test_the_component_config_says_what_the_published_one_says() -> None:
         ({"code": 64}, "value channels"),
         ({"draft_windows": (36, 40, 0)}, "one window"),
         ({"tied": True, "target_windows": (0, 0, 33)}, "33 tokens back"),
+        ({"target_windows": (0, 8, 9)}, "one window"),
+        ({"head_dim": 40}, "a power of 2"),
+        ({"heads": 5}, "a multiple"),
+        ({"theta": 0.5}, "theta 0.5"),
+        ({"dtype": "F16"}, "dtype 'F16'"),
     ],
 )
 def test_options_that_would_break_the_plan_are_refused_by_name(options: dict[str, object], named: str) -> None:

@@ -45,8 +45,9 @@ def test_a_value_is_rounded_to_bf16_and_then_to_fp16() -> None:
 
 
 def test_values_are_the_projection_head_by_head() -> None:
-    got = context.value(np.array([[1.0, 10.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]]), 2, ZLAB)
-    assert got.value.tolist() == [[[1.0, 10.0], [11.0, 2.0]]]
+    v_proj = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0], [0.0, 3.0], [1.0, 2.0]])
+    got = context.value(np.array([[1.0, 10.0]]), v_proj, 2, ZLAB)
+    assert got.value.tolist() == [[[1.0, 10.0, 11.0], [2.0, 30.0, 21.0]]]
 
 
 @PROFILES
@@ -77,6 +78,12 @@ def test_a_context_built_in_pieces_is_the_context_built_at_once(
     assert pieces.positions.view.tolist() == list(range(11))
     for mine, other in zip(pieces.keys + pieces.values, whole.keys + whole.values, strict=True):
         assert mine.view.tolist() == other.view.tolist()
+
+
+def test_features_of_another_width_are_refused(tiny: Callable[..., Any]) -> None:
+    draft = tiny(ZLAB).draft
+    with pytest.raises(TensorError, match="features of 39 columns, expected 40, the columns of fc"):
+        context.materialise(draft, context.Context(draft.config), np.zeros((2, 39)), np.arange(2), ZLAB)
 
 
 @given(width=st.integers(0, 8), frontier=st.integers(0, 99), data=st.data())

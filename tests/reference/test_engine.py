@@ -10,6 +10,7 @@ from dflash_reference.names import Position, TokenId
 from dflash_reference.request import Settings
 from dflash_spec.errors import ConfigError, DFlashError, RequestError, TensorError, UnsupportedError
 from dflash_spec.registry import Profile, load_profile
+from dflash_spec.tensors import Array
 from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
@@ -145,21 +146,46 @@ def test_a_full_cache_ends_the_request_with_the_token_after_its_last_row(spare: 
 def test_the_budgets_tail_narrows_the_block_as_the_profile_says(tiny: Build) -> None:
     for profile, widths in ((NINFER, [3, 3, 2, 1, 0]), (ZLAB, [3, 3, 3, 2, 1])):
         pair = tiny(profile)
-        done = engine.generate(pair.target, pair.draft, PROMPT, Settings(3, 6), profile)
+        rounds: list[engine.Round] = []
+        done = engine.generate(pair.target, pair.draft, PROMPT, Settings(3, 6), profile, rounds.append)
         assert done.accepted == [0] * 5, "this pair accepts nothing"
         assert [len(row) for row in done.proposals] == widths
+        assert [round_.proposal is None for round_ in rounds] == [width == 0 for width in widths]
 
 
-def replay(rounds: list[engine.Round], first: TokenId, settings: Settings) -> list[TokenId]:
-    """The tokens that the recorded logits and the published keys give, by the rules in words."""
-    tokens = [first]
+def draw(chance: dict[int, float], seed: int, position: int, purpose: int) -> TokenId:
+    """The draw with a published key, by the rules in words; `chance` is in rank order and may lack mass."""
+    total, goal = 0.0, rng.draw(seed, position, purpose)
+    if purpose == rng.CORRECTION:
+        goal *= sum(chance.values())
+    for token, weight in chance.items():
+        total += weight
+        if goal < total:
+            return TokenId(token)
+    return TokenId([token for token, weight in chance.items() if weight][-1])
+
+
+def chances(logits: Array, request: Settings) -> list[dict[int, float]]:
+    support, p = processing.distribution(logits, request.temperature, 30, NINFER)
+    return [dict(zip(ids.tolist(), row.tolist(), strict=True)) for ids, row in zip(support, p, strict=True)]
+
+
+def logits_after(pair: Any, tokens: list[int]) -> Array:
+    """The target's logits of every row of a fresh forward."""
+    model = pair.target
+    residuals = target.extend(model, target.Cache(model.config), np.array(tokens), NINFER)
+    return target.logits(residuals[-1], model.norm, target.head(model), model.config.eps, NINFER).logits
+
+
+def replay(rounds: list[engine.Round], request: Settings) -> list[TokenId]:
+    """The tokens after the first that the recorded logits and the published keys give."""
+    tokens: list[TokenId] = []
     for round_ in rounds:
-        support, p = processing.distribution(round_.target_logits, settings.temperature, 30, NINFER)
-        chance = [dict(zip(ids.tolist(), row.tolist(), strict=True)) for ids, row in zip(support, p, strict=True)]
+        chance = chances(round_.target_logits, request)
         proposals = [] if round_.proposal is None else round_.proposal.proposals.tolist()
         accepted = 0
         for token in proposals:
-            u = rng.draw(settings.seed, round_.frontier + accepted + 1, rng.ACCEPT)
+            u = rng.draw(request.seed, round_.frontier + accepted + 1, rng.ACCEPT)
             if not u < chance[accepted].get(token, 0.0):
                 break
             tokens.append(token)
@@ -167,26 +193,41 @@ def replay(rounds: list[engine.Round], first: TokenId, settings: Settings) -> li
         row, purpose = chance[accepted], rng.BONUS
         if accepted < len(proposals):
             row, purpose = {token: w for token, w in row.items() if token != proposals[accepted]}, rng.CORRECTION
-        u = rng.draw(settings.seed, round_.frontier + accepted + 1, purpose)
-        total, goal = 0.0, u * (sum(row.values()) if purpose == rng.CORRECTION else 1.0)
-        for token, weight in row.items():
-            total += weight
-            if goal < total:
-                tokens.append(token)
-                break
+        tokens.append(draw(row, request.seed, round_.frontier + accepted + 1, purpose))
     return tokens
 
 
+SAMPLED = st.builds(
+    Settings,
+    drafts=st.integers(1, 5),
+    max_new=st.just(9),
+    public=st.just(30),
+    temperature=st.sampled_from([0.25, 0.75, 1.5]),
+    seed=st.integers(0, 2**64 - 1),
+)
+
+
 @example_settings(max_examples=EXAMPLES)
-@given(drafts=st.integers(1, 5), seed=st.integers(0, 2**64 - 1), temperature=st.sampled_from([0.25, 0.75, 1.5]))
-def test_sampled_rounds_follow_the_published_keys(drafts: int, seed: int, temperature: float, tiny: Build) -> None:
+@given(request=SAMPLED)
+def test_sampled_rounds_follow_the_published_keys(request: Settings, tiny: Build) -> None:
     pair = tiny(NINFER)
     rounds: list[engine.Round] = []
-    settings = Settings(drafts, 9, public=30, temperature=temperature, seed=seed)
-    done = engine.generate(pair.target, pair.draft, PROMPT, settings, NINFER, rounds.append)
-    plain = engine.decode_plain(pair.target, PROMPT, settings, NINFER)
-    assert done.tokens[0] == plain[0]
-    assert replay(rounds, done.tokens[0], settings)[: len(done.tokens)] == done.tokens
+    tokens = engine.generate(pair.target, pair.draft, PROMPT, request, NINFER, rounds.append).tokens
+    first = chances(logits_after(pair, PROMPT), request)[-1]
+    assert tokens[0] == draw(first, request.seed, len(PROMPT), rng.PREFILL)
+    assert tokens[1:] == replay(rounds, request)[: len(tokens) - 1]
+
+
+@example_settings(max_examples=EXAMPLES)
+@given(request=SAMPLED)
+def test_plain_sampled_decoding_follows_the_published_keys(request: Settings, tiny: Build) -> None:
+    pair = tiny(NINFER)
+    tokens = engine.decode_plain(pair.target, PROMPT, request, NINFER)
+    rows_ = chances(logits_after(pair, [*PROMPT, *tokens]), request)
+    for index, token in enumerate(tokens):
+        frontier = len(PROMPT) + index - 1
+        key = (frontier, rng.DECODE) if index else (len(PROMPT), rng.PREFILL)
+        assert token == draw(rows_[frontier], request.seed, *key)
 
 
 def test_a_sampled_planted_draft_is_accepted_at_every_count(planted_pair: Callable[[Profile], Any]) -> None:

@@ -61,6 +61,17 @@ def test_a_composite_names_its_stages_and_outputs_in_the_declared_order(profile:
     assert block["hidden"].shape[0] == block["proposals"].shape[0] == 2
 
 
+def test_a_head_of_another_target_is_refused(tiny: Build) -> None:
+    pair = tiny(ZLAB)
+    given = {f"draft.{name}": values for name, values in pair.draft.weights.items()} | {
+        "config": texts(pair)["draft_config"], "target_config": texts(pair)["target_config"],
+        "embedding": np.zeros((30, 20)), "head": np.zeros((30, 20)), "features": np.zeros((2, 40)),
+        "anchor": 4, "drafts": 2, "extent": 2, "public": 30,
+    }  # fmt: skip
+    with pytest.raises(TensorError, match=r"draft.block: embedding has shape \[30, 20\], expected \[31, 20\]"):
+        operations.run("draft.block", given, ZLAB)
+
+
 def test_an_op_is_looked_up_when_it_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"attended": np.ones((1, 2)), "o_proj": np.ones((3, 2)), "x": np.zeros((1, 3))}
     monkeypatch.setattr(layer, "output", lambda **_: layer.Output(np.array([7.0])))

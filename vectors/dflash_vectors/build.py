@@ -55,14 +55,14 @@ def _roles(op: Op, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     return iter((role, name) for _, _, role, name in sorted(placed))
 
 
-def _bounded(case: Case, result: Mapping[str, Array]) -> list[tuple[str, str]]:
-    """(role, name) of what gets a bound."""
+def bounded(case: Case, result: Mapping[str, Array]) -> list[str]:
+    """What gets a bound, by name."""
     op = load_ops()[case.op]
     named = []
     for role, name in _roles(op, result):
         spec = op.find(role, name)
         if spec is not None and spec.compare == "bounded" and not exactly(case, role, name):
-            named.append((role, name))
+            named.append(name)
     return named
 
 
@@ -70,7 +70,7 @@ def judge(
     case: Case, inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile
 ) -> tuple[dict[str, Array], list[Decision]]:
     """Bounds by name, and decisions."""
-    wanted = [name for _, name in _bounded(case, result)]
+    wanted = bounded(case, result)
     if load_ops()[case.op].composite:
         found = spread(case.id, case.op, inputs, profile, wanted, strict="tie" not in case.tags)
         return {name: np.full(result[name].shape, found.bounds[name]) for name in wanted}, found.decisions

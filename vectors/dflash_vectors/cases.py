@@ -68,11 +68,6 @@ class GoldenCase:
     inputs: Mapping[str, Tensor]
     expected: tuple[Expected, ...]
 
-    @property
-    def elements(self) -> int:
-        """How many numbers a reader has to look at."""
-        return sum(t.values.size for t in self.inputs.values()) + sum(e.tensor.values.size for e in self.expected)
-
     def blame(self, name: str) -> str:
         """The clause that a first divergence at stage or output `name` breaks."""
         blamed = dict(self.metadata.get("blame", {}))

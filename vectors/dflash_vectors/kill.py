@@ -109,7 +109,7 @@ def decisive(divergence: Divergence) -> bool:
 def load_set(folder: Path) -> dict[str, GoldenCase]:
     """The cases of a set in the order in which faults meet them."""
     cases = [load_case(entry) for entry in read_index(folder)]
-    cases.sort(key=lambda case: (case.entry.op.composite, case.elements, case.entry.id))
+    cases.sort(key=lambda case: (case.entry.op.composite, case.entry.size, case.entry.id))
     return {case.entry.id: case for case in cases}
 
 

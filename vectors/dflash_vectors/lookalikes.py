@@ -18,36 +18,51 @@ from dflash_vectors.implementations.reference import plain
 from dflash_vectors.run import execute
 from dflash_vectors.runners.protocol import Answer
 
-PATIENCE = 10.0  # seconds for one output; composites are slow, and a guess is only a hint
+PATIENCE = 30.0  # seconds for all guesses of a run; composites are slow, and a guess is only a hint
 
 
-def likely_faults(case: GoldenCase, answer: Answer) -> list[str]:
-    """The known faults that give this answer, within the bounds of the vector, where the true rule does not."""
+class Guesser:
+    """Names the known faults that give an answer. What it found once it tries first: one bug fails many vectors."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._left = patience
+        self._found: dict[str, faults.Fault] = {}
+
+    def __call__(self, case: GoldenCase, answer: Answer) -> list[str]:
+        """The faults that give this answer, within the bounds of the vector, where the true rule does not."""
+        named = []
+        for fault in self._candidates(case.entry):
+            if self._left < 0:
+                break
+            start = time.monotonic()
+            if _gives(fault, case, answer):
+                self._found[fault.name] = fault
+                named.append(f"{fault.name}: {fault.story} ({fault.report})")
+            self._left -= time.monotonic() - start
+        return named
+
+    def _candidates(self, entry: Entry) -> Iterator[faults.Fault]:
+        """Faults found before, those of the case's clauses, those of the op's clauses; of a composite, all others."""
+        clauses = load_clauses()
+        own = [fault for fault in faults.all_faults() if entry.profile.name in fault.profiles]
+        of_case = [fault for fault in own if set(fault.clauses) & set(entry.clauses)]
+        of_op = [f for f in own if any(c in clauses and entry.op.name in clauses[c].ops for c in f.clauses)]
+        rest = own if entry.op.composite else []
+        found = [fault for fault in self._found.values() if fault in own]
+        yield from {fault.name: fault for fault in (*found, *of_case, *of_op, *rest)}.values()
+
+
+def _gives(fault: faults.Fault, case: GoldenCase, answer: Answer) -> bool:
     inputs = {name: plain(tensor.values) for name, tensor in case.inputs.items()}
-    found, deadline = [], time.monotonic() + PATIENCE
-    for fault in _faults_of(case.entry):
-        if time.monotonic() > deadline:
-            break
-        try:
-            with np.errstate(all="ignore"), faults.applied(fault):
-                wrong = execute(case.entry.op.name, inputs, case.entry.profile)
-        except Exception:
-            continue
-        as_fault = _with_expected(case, wrong)
-        if as_fault is not None and not compare(as_fault, answer) and compare(case, _answer(as_fault)):
-            found.append(f"{fault.name}: {fault.story} ({fault.report})")
-    return found
-
-
-def _faults_of(entry: Entry) -> Iterator[faults.Fault]:
-    """Faults of the case's own clauses first, then those of the op's other clauses."""
-    clauses = load_clauses()
-    own = [fault for fault in faults.all_faults() if entry.profile.name in fault.profiles]
-    yield from (fault for fault in own if set(fault.clauses) & set(entry.clauses))
-    for fault in own:
-        near = any(c in clauses and entry.op.name in clauses[c].ops for c in fault.clauses)
-        if near and not set(fault.clauses) & set(entry.clauses):
-            yield fault
+    try:
+        with np.errstate(all="ignore"), faults.applied(fault):
+            wrong = execute(case.entry.op.name, inputs, case.entry.profile)
+    except Exception:
+        return False
+    as_fault = _with_expected(case, wrong)
+    if as_fault is None or compare(as_fault, answer):
+        return False
+    return bool(compare(case, Answer({item.label: item.tensor for item in as_fault.expected})))
 
 
 def _with_expected(case: GoldenCase, values: dict[str, Array]) -> GoldenCase | None:
@@ -64,7 +79,3 @@ def _with_expected(case: GoldenCase, values: dict[str, Array]) -> GoldenCase | N
             return None
         expected.append(replace(item, tensor=tensor))
     return replace(case, expected=tuple(expected))
-
-
-def _answer(case: GoldenCase) -> Answer:
-    return Answer({item.label: item.tensor for item in case.expected})

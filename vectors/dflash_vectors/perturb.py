@@ -25,6 +25,8 @@ from dflash_vectors.margins import Decision, edge, gaps, lead
 from dflash_vectors.run import execute
 
 REPETITIONS = 8
+REPETITIONS_OF_DECISIONS = 4
+"""Where nothing gets a bound: decisions ask for a margin of MULTIPLE deviations in any case."""
 MULTIPLE = 4.0
 
 
@@ -181,7 +183,7 @@ def spread(
         true = execute(op, inputs, profile)
     largest = dict.fromkeys(names, 0.0)
     moves = [0.0] * len(taken)
-    for repetition in range(REPETITIONS):
+    for repetition in range(REPETITIONS if names else REPETITIONS_OF_DECISIONS):
         with perturbed(f"{id_}/{repetition}"), watching() as moved_taken:
             moved = execute(op, inputs, profile)
         for name in names:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 from dflash_spec.registry import load_clauses
 from dflash_spec.tensors import Tensor
 
@@ -40,9 +41,11 @@ def failures(run: Run, style: Style, likely: LikelyFaults | None = None, load: L
         for result in sorted(failed, key=lambda r: (r.entry.size, r.entry.id)):
             if result.entry.id not in told:
                 groups.setdefault((result.clause, result.entry.op.name), []).append(result)
+        previous = ""
         for clause, op in sorted(groups, key=_in_order_of_the_round):
             first, *others = groups[clause, op]
-            blocks.append("\n".join(_clause_lines(clause, style)))
+            blocks += ["\n".join(_clause_lines(clause, style))] if clause != previous else []
+            previous = clause
             blocks.append(failure(column, first, run.folder, style, likely, load))
             if others:
                 blocks.append("\n".join(style.clip(f"    also       {_one_line(other)}") for other in others))
@@ -167,34 +170,48 @@ def _one_line(result: Result) -> str:
 
 
 def _contents(case: GoldenCase, result: Result, style: Style) -> Iterator[str]:
-    """The vector in at most ten lines: inputs, and the tensor that diverges first as expected and as got."""
+    """The vector in at most ten lines: inputs, and the tensor that diverges, from its first difference on."""
     rows = [(f"in.{name}", tensor) for name, tensor in case.inputs.items()]
-    label = result.divergences[0].label if result.divergences else ""
-    shown = [(f"expected {e.label}", e.tensor) for e in case.expected if e.label == label]
-    got = result.answer.tensors.get(label) if result.answer is not None else None
-    shown += [(f"got {label}", got)] if got is not None else []
+    divergence = result.divergences[0] if result.divergences else Divergence("")
+    shown = [(f"expected {e.label}", e.tensor) for e in case.expected if e.label == divergence.label]
+    got = result.answer.tensors.get(divergence.label) if result.answer is not None else None
+    shown += [(f"got {divergence.label}", got)] if got is not None else []
     room = DUMP_LINES - 1 - len(shown)
     hidden = len(rows) - room + 1 if len(rows) > room else 0
+    rows = rows[: len(rows) - hidden]
+    names = max(len(name) for name, _ in (*rows, *shown))
     yield style.paint(f"    the smallest failing vector of {result.clause}:", "dim")
-    yield from _rows([*rows[: len(rows) - hidden], *shown], style)
+    for name, tensor in rows:
+        yield _row(f"{name:<{names}}", tensor, (), style)
+    for name, tensor in shown:
+        index = divergence.first.index if divergence.first is not None else ()
+        yield _row(f"{name:<{names}}", tensor, index, style)
     if hidden:
         yield f"      … and {hidden} inputs more"
 
 
-def _rows(rows: Iterable[tuple[str, Tensor]], style: Style) -> Iterator[str]:
-    rows = list(rows)
-    names = max((len(name) for name, _ in rows), default=0)
-    for name, tensor in rows:
-        head = f"      {name:<{names}}  {tensor.dtype:<4} {list(tensor.shape)!s:<12} "
-        yield head + _values(tensor, style.width - len(head))
-
-
-def _values(tensor: Tensor, room: int) -> str:
-    """As many values in row-major order as fit."""
-    text, flat = "", tensor.values.reshape(-1)
-    for value in flat[:room]:
+def _row(name: str, tensor: Tensor, index: tuple[int, ...], style: Style) -> str:
+    """A tensor in a line: as many values in row-major order as fit; all of them, or those from `index` on."""
+    head = f"      {name}  {tensor.dtype:<4} {list(tensor.shape)!s:<12} "
+    room = style.width - len(head)
+    if tensor.dtype == "U8" and tensor.values.ndim == 1 and (text := _as_text(tensor)):
+        return style.clip(head + text)
+    words = [digits(tensor.dtype, value) for value in tensor.values.reshape(-1)[: style.width]]
+    if len(" ".join(words)) <= room and tensor.values.size == len(words):
+        return head + " ".join(words)
+    start = int(np.ravel_multi_index(index, tensor.shape)) if index else 0
+    line = "… " if start else ""
+    for value in tensor.values.reshape(-1)[start:]:
         word = digits(tensor.dtype, value)
-        if len(text) + len(word) + 2 > room:
-            return text + "…"
-        text += f"{word} "
-    return text.rstrip()
+        if len(line) + len(word) + 2 > room:
+            return head + line + "…"
+        line += f"{word} "
+    return head + line.rstrip()
+
+
+def _as_text(tensor: Tensor) -> str:
+    try:
+        text = tensor.values.tobytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+    return " ".join(text.split()) if all(c.isprintable() or c in "\t\n\r" for c in text) else ""

@@ -60,12 +60,13 @@ def _forward(call: Call) -> Answer:
 
 
 def _generate(call: Call) -> Answer:
+    target, draft = _target(call, "target_config"), _draft(call, "draft_config", "target_config")
     engine = Engine(
-        _target(call, "target_config"),
-        _draft(call, "draft_config", "target_config"),
+        target,
+        draft,
         call.numerics,
         draft_tokens=call.integer("drafts"),
-        max_context=len(call.integers("prompt")) + call.integer("max_new"),
+        max_context=min(target.config.max_positions, draft.config.max_positions),
     )
     made = engine.generate(
         call.integers("prompt"),

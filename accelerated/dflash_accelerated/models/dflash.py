@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
 from dflash_accelerated.memory import KvCache, positions_of
+from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, context_kv, head, mlp, qkv, rope
+from dflash_accelerated.ops import attention, context_kv, head, rope
 from dflash_accelerated.protocols import Block, ContextRows, Proposal, Vocabulary
 from dflash_accelerated.rounds import block_columns
 
@@ -64,12 +66,14 @@ class DFlashDraft:
             block_columns(block.anchor, self.config.mask_id, block.state.length, block.drafts, block.extent)
             for block in blocks
         ]
+        caches = [cast(KvCache, block.state) for block in blocks]
         counts = [each.live for each in columns]
         ids = [id_ for each in columns for id_ in each.ids[: each.live]]
         x = vocabulary.embed(torch.tensor(ids, device=self.device))
-        turn = self._turn([(block.state.length, count) for block, count in zip(blocks, counts, strict=True)])
+        turn = self._turn([(cache.length, count) for cache, count in zip(caches, counts, strict=True)])
         for layer, weights in enumerate(self._layers):
-            x = self._layer(layer, weights, x, turn, blocks, counts)
+            attend = partial(self._attend, layer)
+            x = decoder_layer(x, weights, turn, caches, counts, attend, self.config.eps, self._numerics)
             _record(blocks, f"layer.{layer}", torch.split(x, counts))
         hidden = [head.final_rows(rows, self._norm, self.config.eps, self._numerics) for rows in torch.split(x, counts)]
         _record(blocks, "hidden", hidden)
@@ -77,30 +81,13 @@ class DFlashDraft:
         _record(blocks, "logits", logits)
         return [Proposal(head.argmax(rows, vocabulary.public)) for rows in logits]
 
-    def _layer(
-        self,
-        layer: int,
-        weights: LayerWeights,
-        x: Tensor,
-        turn: rope.Tables,
-        blocks: Sequence[Block],
-        counts: list[int],
-    ) -> Tensor:
-        heads = qkv.project(x, weights, turn, self.config.eps, self._numerics)
-        attended = []
-        own_heads = (torch.split(part, counts) for part in (heads.q, heads.k, heads.v))
-        for block, query, key, value in zip(blocks, *own_heads, strict=True):
-            own = attention.Rows(key.transpose(0, 1), value.transpose(0, 1))
-            attended.append(self._attend(layer, cast(KvCache, block.state), query, own))
-        y = mlp.attention_output(torch.cat(attended), weights.o_proj, x, self._numerics)
-        return mlp.mlp(y, weights, self.config.eps, self._numerics).x_next
-
-    def _attend(self, layer: int, cache: KvCache, query: Tensor, own: attention.Rows) -> Tensor:
+    def _attend(self, layer: int, cache: KvCache, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         window, causal = self.config.windows[layer], self.config.causal[layer]
         begin = max(0, cache.length - window + 1) if window else 0
         positions = torch.arange(cache.length, cache.length + query.shape[0], device=self.device)
         context_positions = torch.arange(begin, cache.length, device=self.device)
         visible = block_visibility(context_positions, positions, window, causal)
+        own = attention.Rows(key.transpose(0, 1), value.transpose(0, 1))
         return attention.attend(query, [cache.read(layer, begin, cache.length), own], visible, self._numerics)
 
     def _turn(self, spans: Sequence[tuple[int, int]]) -> rope.Tables:

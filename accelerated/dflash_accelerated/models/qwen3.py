@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
 from dflash_accelerated.memory import KvCache, positions_of
+from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, head, mlp, qkv, rms_norm, rope
+from dflash_accelerated.ops import attention, head, rms_norm, rope
 from dflash_accelerated.protocols import LogitRows, Segment, TargetStep
 
 
@@ -65,7 +67,8 @@ class Qwen3Target:
         x = self.vocabulary.embed(torch.cat([segment.ids for segment in segments]))
         outputs: dict[int, Tensor] = {}
         for layer, weights in enumerate(self._layers):
-            x = self._layer(layer, weights, x, turn, caches, counts)
+            attend = partial(self._attend, layer)
+            x = decoder_layer(x, weights, turn, caches, counts, attend, self.config.eps, self._numerics)
             if layer in taps:
                 outputs[layer] = x
         for cache, count in zip(caches, counts, strict=True):
@@ -76,28 +79,11 @@ class Qwen3Target:
             for rows, feature in zip(torch.split(x, counts), features, strict=True)
         ]
 
-    def _layer(
-        self,
-        layer: int,
-        weights: LayerWeights,
-        x: Tensor,
-        turn: rope.Tables,
-        caches: Sequence[KvCache],
-        counts: list[int],
-    ) -> Tensor:
-        heads = qkv.project(x, weights, turn, self.config.eps, self._numerics)
-        attended = []
-        own_heads = (torch.split(part, counts) for part in (heads.q, heads.k, heads.v))
-        for cache, query, key, value in zip(caches, *own_heads, strict=True):
-            cache.write(layer, cache.length, key, self._numerics.stored_value(value))
-            attended.append(self._attend(layer, cache, query))
-        y = mlp.attention_output(torch.cat(attended), weights.o_proj, x, self._numerics)
-        return mlp.mlp(y, weights, self.config.eps, self._numerics).x_next
-
-    def _attend(self, layer: int, cache: KvCache, query: Tensor) -> Tensor:
+    def _attend(self, layer: int, cache: KvCache, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         window = self.config.windows[layer]
         end = cache.length + query.shape[0]
         begin = max(0, cache.length - window + 1) if window else 0
+        cache.write(layer, cache.length, key, self._numerics.stored_value(value))
         positions = torch.arange(cache.length, end, device=self.device)
         return attend_causally(query, cache.read(layer, begin, end), positions, begin, window, self._numerics)
 

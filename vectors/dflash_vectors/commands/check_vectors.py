@@ -132,10 +132,10 @@ class Ledger:
 def fault_namer() -> LikelyFaults | None:
     """What names the known fault that an output looks like; None where the reference is not installed."""
     try:
-        from dflash_vectors.lookalikes import likely_faults
+        from dflash_vectors.lookalikes import Guesser
     except ImportError:
         return None
-    return likely_faults
+    return Guesser()
 
 
 def show(run: Run, seconds: float, as_json: bool) -> None:

@@ -19,7 +19,7 @@ OPS = {**authors_modules.OPS, **authors_loop.OPS, **authors_config.OPS}
 
 
 class Authors:
-    """Answers the ops of OPS in FP32 on one CPU thread's worth of torch."""
+    """Answers the ops of OPS in FP32."""
 
     def describe(self) -> dict[str, Any]:
         return {

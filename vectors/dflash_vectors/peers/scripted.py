@@ -1,8 +1,8 @@
 """The authors' `dflash_generate` run on scripted models, to see what its own loop does with what they answer.
 
-A scripted target answers each call with tokens, or logits, and features that the vector gives; the loop, its masks of
-ids, its caches and its decisions are the package's. Of the loop's decisions those that it does not return are read
-from its own local variables at the moment when it cuts the target's cache.
+A scripted target answers each call with the tokens and the residual rows that the vector gives; the loop, its block
+ids, its caches and its decisions are the package's. What the loop decides and does not return is read from its own
+local variables, at the moment when it cuts the target's cache.
 """
 
 from __future__ import annotations

@@ -63,8 +63,15 @@ class Options:
         last = len(self.target_windows) - 1
         if not self.taps or any(not 0 <= tap < last for tap in self.taps):
             raise ValueError(f"taps {self.taps}: expected layers below the last, {last}")
-        if len({window for window in self.draft_windows if window}) > 1:
-            raise ValueError("the published config has one window for all local layers")
+        for windows in (self.target_windows, self.draft_windows):
+            if len({window for window in windows if window}) > 1:
+                raise ValueError(f"windows {windows}: a published config has one window for all local layers")
+        if self.heads % self.kv_heads or self.head_dim < 2 or self.head_dim & (self.head_dim - 1):
+            raise ValueError(
+                f"{self.heads} heads, {self.kv_heads} KV heads of {self.head_dim}: want a multiple, and a power of 2"
+            )
+        if self.theta < 1:
+            raise ValueError(f"theta {self.theta}, expected at least 1")
 
     @property
     def cycle(self) -> int:

@@ -31,8 +31,8 @@ PROMPT_EXTRA = 18
 class Planted:
     """A pair in published names, as float64 arrays that hold values of `options.dtype`.
 
-    `prompts` has one prompt a cycle, longer than a cycle and K together; the first token after it is mispredicted,
-    so the first round starts a gap. `public` ids are text; the mask's row is the first past them.
+    `prompts` has one prompt a cycle, longer than the distance that the draft copies over; the first token after it is
+    mispredicted, so the first round starts a gap. `public` ids are text; the mask's row is the first past them.
     """
 
     options: Options
@@ -56,7 +56,10 @@ class Planted:
         return tokens[1:]
 
     def expected_accepted(self, prompt: list[int], drafts: int, count: int) -> list[int]:
-        """Accepted proposals of each round up to `count` new tokens, for rounds that the budget does not cut."""
+        """Accepted proposals of each round up to `count` new tokens, where a block holds as many as the budget leaves.
+
+        In profile ninfer, whose blocks hold one fewer, the last round may accept one fewer.
+        """
         tokens, accepted, place = self.continuation(prompt, count), [], 0
         while place + 1 < count:
             run = 0
@@ -68,7 +71,7 @@ class Planted:
 
 
 def pair(preset: str = "standard", **options: Any) -> Planted:
-    """Build a pair from a preset (`standard` or `small`) and the options that differ from it.
+    """Build a pair from a preset (`standard`, `tied` or `small`) and the options that differ from it.
 
     Raises KeyError for an unknown preset, TypeError for an unknown option, ValueError for options that contradict
     each other.

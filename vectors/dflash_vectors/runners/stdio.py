@@ -218,27 +218,32 @@ class _Program:
         self.kill()
 
     def kill(self) -> None:
-        """End the process and everything that it started, and let go of its pipes."""
+        """End the process and everything that it started.
+
+        Each reader closes its pipe at its end. It is not waited for without limit, because a process that left the
+        group may hold the pipe open.
+        """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
         for thread in self._readers:
             thread.join(GRACE)
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
 
     def _read_out(self) -> None:
         assert self._process.stdout is not None
-        while line := self._process.stdout.readline(LINE_LIMIT):
-            self._lines.put(line)
+        with self._process.stdout as stream:
+            while line := stream.readline(LINE_LIMIT):
+                self._lines.put(line)
         self._lines.put(b"")
 
     def _read_err(self) -> None:
         assert self._process.stderr is not None
-        while line := self._process.stderr.readline(LINE_LIMIT):
-            self._stderr.append(line.decode("utf-8", "replace").rstrip())
+        with self._process.stderr as stream:
+            while line := stream.readline(LINE_LIMIT):
+                self._stderr.append(line.decode("utf-8", "replace").rstrip())
 
     def _death(self) -> str:
         try:
