@@ -177,15 +177,11 @@ def block(
     Raises ConfigError for a config, and TensorError for a tensor, that does not fit the others.
     """
     target = read_target_config(target_config.astype(np.uint8).tobytes())
-<<<<<<< HEAD
     model = models.Draft(read_draft_config(config.astype(np.uint8).tobytes(), profile, target, backend=1), draft)
-=======
-    model = models.Draft(read_draft_config(config.astype(np.uint8).tobytes(), profile, target), draft)
     for name, table in (("embedding", embedding), ("head", head)):
         if table.shape != (target.vocab_size, target.hidden_size):
             expected = [target.vocab_size, target.hidden_size]
             raise TensorError(f"draft.block: {name} has shape {list(table.shape)}, expected {expected}")
->>>>>>> main
     context = context_rows.Context(model.config)
     c = context_rows.materialise(model, context, features, np.arange(len(features)), profile)
     done = propose(
