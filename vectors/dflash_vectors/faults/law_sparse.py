@@ -92,7 +92,7 @@ def drawn_proposals_accepted_by_argmax(true: Function) -> Function:
 def laws_compared_rank_by_rank(true: Function) -> Function:
     """q is read at the rank at which the target's support holds the proposal."""
 
-    def passes(token: int, ids: Array, q: Array, support: Array, p: Array, u: float) -> bool:
+    def passes(token: int, ids: Array, q: Array, support: Array, p: Any, u: float) -> bool:
         ranks = np.flatnonzero(support == token)
         own = q[ranks[0]] if len(ranks) and ranks[0] < len(q) else 0.0
         return bool(law.fp32_product(u, own) < law.weight_of(token, support, p))
