@@ -13,9 +13,9 @@ import torch
 from dflash_spec.errors import UnsupportedError
 from dflash_spec.tensors import Array
 
-from dflash_vectors.peers import authors_config, authors_loop, authors_modules
+from dflash_vectors.peers import authors_config, authors_dflash2, authors_loop, authors_modules
 
-OPS = {**authors_modules.OPS, **authors_loop.OPS, **authors_config.OPS}
+OPS = {**authors_modules.OPS, **authors_dflash2.OPS, **authors_loop.OPS, **authors_config.OPS}
 
 
 class Authors:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dflash_vectors.peers import scripted
+from dflash_vectors.peers.authors_dflash2 import model_of, tapped
 from dflash_vectors.peers.modules import array, batch, capture, fill, integer, qwen3_config, tensor, text
 from dflash_vectors.peers.scripted import Reply, ScriptedDraft, ScriptedTarget, proposing
 
@@ -111,12 +112,8 @@ def draft_block(
 ) -> Answer:  # fmt: skip
     """The whole draft in the loop's first round, on a target that hands it features, embedding and head."""
     del target_config, public
-    model = _model(config, {name.removeprefix("draft."): values for name, values in weights.items()})
-    hidden = embedding.shape[1]
-    boundaries: list[Any] = [None] * (max(model.target_layer_ids) + 2)
-    for slot, id_ in enumerate(model.target_layer_ids):
-        boundaries[id_ + 1] = tensor(features[:, slot * hidden : (slot + 1) * hidden])
-    reply = Reply([integer(anchor)], boundaries)
+    model = model_of(config, {name.removeprefix("draft."): values for name, values in weights.items()})
+    reply = Reply([integer(anchor)], tapped(model, features))
     target = ScriptedTarget(len(embedding), [reply], tensor(embedding), tensor(head))
     layers = {f"layer.{index}": layer for index, layer in enumerate(model.layers)}
     hiddens: list[Tensor] = []
@@ -128,12 +125,6 @@ def draft_block(
         "proposals": target.calls[1].ids[1:].numpy(),
         **{f"stage.{name}": array(values[0]) for name, values in seen.items()},
     }
-
-
-def _model(config: Array, weights: Mapping[str, Array]) -> Any:
-    model = package.DFlashDraftModel(Qwen3Config.from_dict(json.loads(text(config))))
-    fill(model, weights)
-    return model
 
 
 def head_argmax(logits: Array, public: Array) -> Answer:
@@ -198,7 +189,7 @@ def engine_generate(
         raise UnsupportedError("the package draws with torch.multinomial, which takes no given uniforms")
     target = Qwen3ForCausalLM(Qwen3Config.from_dict(json.loads(text(target_config))))
     fill(target, _named("target.", weights), whole=not target.config.tie_word_embeddings)
-    model = _model(draft_config, _named("draft.", weights))
+    model = model_of(draft_config, _named("draft.", weights))
     run = scripted.generate(model, target, prompt.tolist(), integer(max_new), stop_ids.tolist(), drafts=integer(drafts))
     proposals = np.full((len(run.rounds), integer(drafts)), -1)
     for row, round_ in zip(proposals, run.rounds, strict=True):

@@ -39,7 +39,8 @@ def context_feature(features: Array, fc: Array, hidden_norm: Array, eps: Array) 
     return {"stage.projected": array(seen["projected"][0]), "c": array(seen["c"][0])}
 
 
-def _attention(config: Any, **weights: Array) -> Any:
+def attention_module(config: Any, **weights: Array) -> Any:
+    """The package's attention with the weights given by module name, the others as they are made."""
     made = package.Qwen3DFlashAttention(config, 0)
     fill(made, {f"{name}.weight": values for name, values in weights.items()}, whole=False)
     return made
@@ -63,7 +64,7 @@ def context_key(c: Array, k_proj: Array, k_norm: Array, positions: Array, theta:
     config = qwen3_config(
         hidden=c.shape[1], heads=heads, kv_heads=heads, head_dim=dim, theta=float(theta), eps=float(eps)
     )
-    attention = _attention(config, k_proj=k_proj, k_norm=k_norm)
+    attention = attention_module(config, k_proj=k_proj, k_norm=k_norm)
     with capture(raw=attention.k_proj, normed=attention.k_norm) as seen:
         places = torch.cat([tensor(positions), tensor(positions[-1:])])[None]
         written = _context_rows(attention, config, c, package.Qwen3RotaryEmbedding(config)(torch.zeros(1), places))
@@ -80,7 +81,7 @@ def context_value(c: Array, v_proj: Array, kv_heads: Array) -> Answer:
     heads = integer(kv_heads)
     config = qwen3_config(hidden=c.shape[1], heads=heads, kv_heads=heads)
     config.head_dim = len(v_proj) // heads
-    attention = _attention(config, v_proj=v_proj)
+    attention = attention_module(config, v_proj=v_proj)
     with capture(raw=attention.v_proj) as seen:
         written = _context_rows(attention, config, c, unrotated(len(c) + 1, config.head_dim))
     return {
@@ -107,13 +108,14 @@ def draft_embed(embedding: Array, ids: Array) -> Answer:
     return {"x": array(package._raw_input_embeddings(target, batch(ids)))}
 
 
-def _layer(config: Any, weights: Mapping[str, Array]) -> Any:
+def decoder_layer(config: Any, weights: Mapping[str, Array]) -> Any:
+    """The package's layer with the weights given by module name, the others as they are made."""
     made = package.Qwen3DFlashDecoderLayer(config, 0)
     fill(made, {f"{name}.weight": values for name, values in weights.items()}, whole=False)
     return made
 
 
-def _attending(answer: Callable[..., Tensor]) -> Any:
+def attending(answer: Callable[..., Tensor]) -> Any:
     """Put `answer(q, k, v)` in the place of the attention kernel that the package looks up."""
 
     def kernel(_module: Any, q: Tensor, k: Tensor, v: Tensor, _mask: Any, **_: Any) -> tuple[Tensor, None]:
@@ -131,7 +133,7 @@ def draft_qkv(
         hidden=x.shape[1], heads=len(q_proj) // dim, kv_heads=len(k_proj) // dim, head_dim=dim, theta=float(theta),
         eps=float(eps),
     )  # fmt: skip
-    layer = _layer(
+    layer = decoder_layer(
         config,
         {
             "input_layernorm": input_norm, "self_attn.q_proj": q_proj, "self_attn.k_proj": k_proj,
@@ -146,7 +148,7 @@ def draft_qkv(
         return torch.zeros(1, rows, q.shape[1], dim)
 
     with (
-        _attending(keep),
+        attending(keep),
         capture(n=layer.input_layernorm, q=part.q_proj, k=part.k_proj, q_normed=part.q_norm, k_normed=part.k_norm) as s,
     ):
         layer(
@@ -195,9 +197,9 @@ def draft_attention(
 
 def draft_output(attended: Array, o_proj: Array, x: Array) -> Answer:
     config = qwen3_config(hidden=x.shape[1], head_dim=attended.shape[1])
-    layer = _layer(config, {"self_attn.o_proj": o_proj})
+    layer = decoder_layer(config, {"self_attn.o_proj": o_proj})
     layer.post_attention_layernorm = nn.Identity()
-    with _attending(lambda *_: batch(attended)), capture(y=layer.post_attention_layernorm) as seen:
+    with attending(lambda *_: batch(attended)), capture(y=layer.post_attention_layernorm) as seen:
         layer(
             hidden_states=batch(x), target_hidden=torch.zeros(1, 0, x.shape[1]),
             position_embeddings=unrotated(len(x), attended.shape[1]),
@@ -208,7 +210,7 @@ def draft_output(attended: Array, o_proj: Array, x: Array) -> Answer:
 def draft_mlp(y: Array, post_norm: Array, gate_proj: Array, up_proj: Array, down_proj: Array, eps: Array) -> Answer:
     hidden = y.shape[1]
     config = qwen3_config(hidden=hidden, intermediate=len(gate_proj), eps=float(eps))
-    layer = _layer(
+    layer = decoder_layer(
         config,
         {
             "post_attention_layernorm": post_norm, "mlp.gate_proj": gate_proj, "mlp.up_proj": up_proj,
@@ -217,7 +219,7 @@ def draft_mlp(y: Array, post_norm: Array, gate_proj: Array, up_proj: Array, down
     )  # fmt: skip
     products: list[Tensor] = []
     layer.mlp.down_proj.register_forward_pre_hook(lambda _module, arguments: products.append(arguments[0]))
-    with _attending(lambda q, *_: torch.zeros(1, q.shape[2], 2)), capture(m=layer.post_attention_layernorm) as seen:
+    with attending(lambda q, *_: torch.zeros(1, q.shape[2], 2)), capture(m=layer.post_attention_layernorm) as seen:
         out = layer(
             hidden_states=batch(y), target_hidden=torch.zeros(1, 0, hidden), position_embeddings=unrotated(len(y), 2)
         )
