@@ -58,10 +58,8 @@ def model_of(config: Array, weights: Mapping[str, Array]) -> Any:
     return model
 
 
-def small_model(
-    *, rank: int = 1, top: int = 1, group: int = 1, taps: int = 1, scalars: Any = None, **sizes: Any
-) -> Any:
-    """A DFlash2 draft of the given sizes with unset weights; `scalars` are further members of dflash_config."""
+def small_model(*, rank: int = 1, top: int = 1, members: Mapping[str, Any] | None = None, **sizes: Any) -> Any:
+    """A DFlash2 draft of the given sizes whose weights are zeros; `members` are further ones of dflash_config."""
     nested = {
         "mask_token_id": 0, "target_layer_ids": [0], "conv_kernel_size": 1, "conv_group_size": 1,
         "selector_rank": rank, "selector_top_k": top, **(members or {}),
