@@ -177,6 +177,7 @@ def spread(
 ) -> Spread:
     """The bounds of the float tensors `names` of a composite, and its decisions with margin and doubt.
 
+    The order of candidates is a decision only where the op returns them: elsewhere their tokens and laws are.
     Raises BuildError if a perturbed run decides differently and `strict` is set.
     """
     with watching() as taken:
@@ -198,5 +199,12 @@ def spread(
         for index, (before, after) in enumerate(zip(taken, moved_taken, strict=False)):
             if before.kind == after.kind and before.numbers.shape == after.numbers.shape:
                 moves[index] = max(moves[index], _moved(before, after))
-    decisions = [_decision(t, moved) for t, moved in zip(taken, moves, strict=True)]
+        others = [
+            name for name, value in true.items() if value.dtype.kind in "iu" and not np.array_equal(moved[name], value)
+        ]
+        if strict and others:
+            raise BuildError(f"case {id_}: perturbation {repetition} gives other {', '.join(others)}")
+    decisions = [
+        _decision(t, moved) for t, moved in zip(taken, moves, strict=True) if t.kind != "rank" or "candidates" in true
+    ]
     return Spread({name: MULTIPLE * value for name, value in largest.items()}, decisions)

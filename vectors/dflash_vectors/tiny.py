@@ -23,6 +23,12 @@ GAINS = {"self_attn.v_proj": 1.0, "self_attn.o_proj": 1.0}
 GROWTH = 0.35
 """Gain of the other projections: the MLP adds to a row without drowning it."""
 
+CONV_TAPS, CONV_GROUP, SELECTOR_RANK = 2, 4, 10
+"""Sizes that DFlash2 adds."""
+
+INCREMENTS = 0.25
+"""Gain of the kernel projections: increments change a base of about 1 by a quarter."""
+
 CONTEXT_SCALE = 4.0
 """Scale of a tiny draft's context rows: another norm on the way to its values would show."""
 
@@ -159,3 +165,31 @@ def draft(
     if causal is not None:
         config["is_causal"] = causal
     return Model(config | {"architectures": ["DFlashDraftModel"], "dflash_config": nested}, tensors)
+
+
+def draft2(key: str, profile: Profile, *, top: int, scalars: dict[str, float] | None = None, **dflash: Any) -> Model:
+    """A DFlash2 draft of `top` candidates: a DFlash draft of the arguments `dflash`, convolutions and a selector."""
+    plain, weight, tensors = draft(key, profile, **dflash), profile.dtypes["WEIGHT"], {}
+    for index in range(plain.config["num_hidden_layers"]):
+        for branch in ("attention_conv", "mlp_conv"):
+            place = f"layers.{index}.{branch}"
+            base = inputs.uniform(f"{key}/{place}/base", (2, CONV_TAPS, HIDDEN), -0.5, 0.5, "F32")
+            base[:, 0] += signs(f"{key}/{place}/signs", (2, HIDDEN))
+            rows = 2 * CONV_TAPS * (HIDDEN // CONV_GROUP)
+            tensors[f"{place}.base_kernel"] = inputs.represent(base, weight)
+            tensors[f"{place}.kernel_projection.weight"] = inputs.weights(
+                f"{key}/{place}/projection", (rows, HIDDEN), weight, INCREMENTS
+            )
+    tensors["candidate_selector.hidden_projection.weight"] = inputs.weights(
+        f"{key}/selector", (SELECTOR_RANK, HIDDEN), weight
+    )
+    for name in ("predecessor_codebook", "successor_codebook"):
+        tensors[f"candidate_selector.{name}"] = inputs.normal_like(
+            f"{key}/{name}", (VOCABULARY, SELECTOR_RANK), 1.0, weight
+        )
+    nested = {
+        "conv_kernel_size": CONV_TAPS, "conv_group_size": CONV_GROUP, "selector_rank": SELECTOR_RANK,
+        "selector_top_k": top, **(scalars or {}),
+    }  # fmt: skip
+    config = plain.config | {"architectures": ["DFlash2DraftModel"]}
+    return Model(config | {"dflash_config": plain.config["dflash_config"] | nested}, plain.tensors | tensors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from dflash_reference import conv, draft, draft2, layer, num
+from dflash_reference import conv, layer, num
 from dflash_spec.tensors import Array
 
 from dflash_vectors.faults import Function, fault
@@ -152,34 +152,6 @@ def increments_projected_before_the_norm(true: Function) -> Function:
         return done._replace(finish_delta=conv.represent_increments(delta[:, 1], profile))
 
     return by_name(true, wrong)
-
-
-@fault("dflash_reference.draft2.decoder_layer", clauses=("CONV-005",), report=LAYERS, effect="acceptance")
-def increments_recomputed_from_the_output(true: Function) -> Function:
-    """Each branch projects the output side's increments again, from what the branch returns."""
-
-    def again(branch: Array, weight: Array, kernel: Any, config: Any, profile: Any) -> Array:
-        projected = num.contract(num.contract(branch, weight), kernel.projection)
-        delta = conv.increments(projected, config.conv_taps, config.hidden_size // config.conv_group)
-        return conv.represent_increments(delta[:, 1], profile)
-
-    def wrong(model: Any, index: int, context: Any, x: Array, positions: Array, profile: Any) -> Any:
-        config, w, eps = model.config, model.layers[index], model.config.eps
-        sizes = {"group": config.conv_group, "block_rows": len(x), "profile": profile}
-        a, m = model.attention_conv[index], model.mlp_conv[index]
-        rows = conv.prepare(x, w.input_norm, a.base, a.projection, eps=eps, **sizes).prepared
-        heads = draft2.qkv(
-            rows, w.q_proj, w.k_proj, w.v_proj, w.q_norm, w.k_norm, positions, config.theta, eps, profile
-        )
-        attended = draft.attend(model, index, context, heads.q, heads.k, heads.v, positions, profile)
-        delta = again(attended, w.o_proj, a, config, profile)
-        y = conv.finish(attended, w.o_proj, a.base, delta, x, **sizes).residual_next
-        rows = conv.prepare(y, w.post_norm, m.base, m.projection, eps=eps, **sizes).prepared
-        product = draft2.mlp(rows, w.gate_proj, w.up_proj, profile).product
-        delta = again(product, w.down_proj, m, config, profile)
-        return conv.finish(product, w.down_proj, m.base, delta, y, **sizes).residual_next
-
-    return wrong
 
 
 @fault("dflash_reference.conv.represent_increments", clauses=("CONV-006",), report=CONTRACT, effect="acceptance",
