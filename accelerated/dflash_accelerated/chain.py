@@ -18,6 +18,7 @@ from dflash_accelerated.protocols import (
     ContextRows,
     Draft,
     LogitRows,
+    Proposal,
     Segment,
     SequenceState,
     Target,
@@ -33,11 +34,9 @@ class ChainOrchestrator:
     docs/maintainer/dflash.md; Infernix src/models/qwen3_5/program/decode.cpp; dflash 0.1.0 dflash_generate.
     """
 
-    def __init__(self, target: Target, draft: Draft | None, drafts: int, numerics: Numerics) -> None:
-        """`drafts` is K, the most proposals of a round."""
+    def __init__(self, target: Target, draft: Draft | None, numerics: Numerics) -> None:
         self._target = target
         self._draft = draft
-        self._drafts = drafts
         self._numerics = numerics
 
     def start(self, request: Request) -> tuple[Running, Round]:
@@ -64,7 +63,7 @@ class ChainOrchestrator:
         segments = []
         for each, proposed in zip(running, proposals, strict=True):
             columns = rounds.verify_columns(
-                self._numerics.profile, each.anchor, proposed.tolist(), each.frontier, self._drafts
+                self._numerics.profile, each.anchor, proposed.tokens.tolist(), each.frontier, each.request.drafts
             )
             segments.append(Segment(each.target, torch.tensor(columns.ids[: columns.live], device=self._target.device)))
         steps = self._target.forward(segments, self._taps, "all")
@@ -79,25 +78,31 @@ class ChainOrchestrator:
     def _taps(self) -> tuple[int, ...]:
         return self._draft.taps if self._draft else ()
 
-    def _propose(self, running: Sequence[Running]) -> list[Tensor]:
-        """Proposals I64 [P] per sequence; where P = 0, the sequence has no draft forward."""
-        tokens = [torch.empty(0, dtype=torch.int64, device=self._target.device) for _ in running]
+    def _propose(self, running: Sequence[Running]) -> list[Proposal]:
+        """The P proposals of each sequence that are verified; where P = 0, it has no draft forward."""
+        made = [Proposal(torch.empty(0, dtype=torch.int64, device=self._target.device)) for _ in running]
         extents = [self._extent(each) for each in running]
         proposing = [at for at, extent in enumerate(extents) if extent]
         if self._draft is None or not proposing:
-            return tokens
+            return made
         self._catch_up([running[at] for at in proposing])
-        blocks = [
-            Block(_draft_state(each), each.anchor, self._drafts, extents[at], each.record)
-            for at, each in ((at, running[at]) for at in proposing)
-        ]
+        blocks = [self._block(running[at], extents[at]) for at in proposing]
         for at, proposal in zip(proposing, self._draft.propose(blocks, self._target.vocabulary), strict=True):
-            tokens[at] = proposal.tokens
-        return tokens
+            made[at] = proposal.first(extents[at])
+        return made
+
+    def _block(self, running: Running, extent: int) -> Block:
+        request = running.request
+        block = Block(_draft_state(running), running.anchor, request.drafts, extent, running.record)
+        if request.temperature <= 0:
+            return block
+        coins = _uniforms(request.seed, rounds.proposal_keys(running.frontier, request.drafts))
+        return block._replace(temperature=request.temperature, uniforms=coins.to(self._target.device))
 
     def _extent(self, running: Running) -> int:
-        capacity = running.request.capacity
-        return rounds.extent(self._numerics.profile, self._drafts, running.remaining, capacity, running.frontier)
+        request = running.request
+        drafts = request.drafts if self._draft else 0
+        return rounds.extent(self._numerics.profile, drafts, running.remaining, request.capacity, running.frontier)
 
     def _catch_up(self, running: Sequence[Running]) -> None:
         """Make pending features context, so that it reaches each sequence's processed rows."""
@@ -109,7 +114,7 @@ class ChainOrchestrator:
         for each, _ in waiting:
             each.pending = None
 
-    def _settle(self, running: Running, proposals: Tensor, step: TargetStep) -> Round:
+    def _settle(self, running: Running, proposals: Proposal, step: TargetStep) -> Round:
         """Accept, keep, commit and roll back one sequence after its verify pass."""
         frontier, anchor = running.frontier, running.anchor
         verdict = self._accept(running, proposals, step)
@@ -126,19 +131,26 @@ class ChainOrchestrator:
             running.request.observer(RoundTrace(running.rounds, frontier, anchor, running.log.take()))
         running.rounds += 1
         reason = running.finish_reason() if kept.terminal else None
-        return Round(tokens, tuple(proposals.tolist()), verdict.accepted, reason)
+        return Round(tokens, tuple(proposals.tokens.tolist()), verdict.accepted, reason)
 
-    def _accept(self, running: Running, proposals: Tensor, step: TargetStep) -> acceptance.Verdict:
+    def _accept(self, running: Running, made: Proposal, step: TargetStep) -> acceptance.Verdict:
+        proposals, drawn_from = made
         count, frontier, request = len(proposals), running.frontier, running.request
         public = self._target.vocabulary.public
         if request.temperature <= 0:
             return acceptance.greedy(proposals, head.argmax(_scores(step), public))
         law = sampling.distribution(_scores(step), request.temperature, public, self._numerics)
-        coins = _uniforms(request.seed, rounds.accept_keys(frontier, count))
-        accepted = acceptance.accepted_count(proposals, law, coins.to(law.p.device))
+        coins = _uniforms(request.seed, rounds.accept_keys(frontier, count)).to(law.p.device)
+        if drawn_from is None:
+            accepted = acceptance.accepted_count(proposals, law, coins)
+        else:
+            accepted = acceptance.sparse_accepted_count(proposals, drawn_from, law, coins, self._numerics)
         key = rounds.terminal_key(frontier, count, accepted) if self._draft else rounds.decode_key(frontier)
         coin = float(_uniforms(request.seed, [key]))
-        last = acceptance.terminal(proposals, accepted, law, coin, self._numerics)
+        if drawn_from is None:
+            last = acceptance.terminal(proposals, accepted, law, coin, self._numerics)
+        else:
+            last = acceptance.sparse_terminal(proposals, accepted, drawn_from, law, coin, self._numerics)
         return acceptance.licensed(proposals, accepted, last)
 
     def _first_token(self, request: Request, step: TargetStep) -> int:

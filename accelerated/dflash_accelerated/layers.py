@@ -32,3 +32,15 @@ class LayerWeights(NamedTuple):
         names |= {field: f"mlp.{field}.weight" for field in ("gate_proj", "up_proj", "down_proj")}
         names |= {"input_norm": "input_layernorm.weight", "post_norm": "post_attention_layernorm.weight"}
         return LayerWeights(**{field: tensors[prefix + name] for field, name in names.items()})
+
+
+class ConvWeights(NamedTuple):
+    """A branch's convolution, in the compute dtype: base [2, taps, H], projection [2 · taps · G, H]."""
+
+    base: Tensor
+    projection: Tensor
+
+    @staticmethod
+    def take(tensors: Mapping[str, Tensor], prefix: str) -> ConvWeights:
+        """The convolution published under `prefix`, such as `layers.0.mlp_conv.`."""
+        return ConvWeights(tensors[f"{prefix}base_kernel"], tensors[f"{prefix}kernel_projection.weight"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from dflash_spec.errors import RequestError
@@ -10,6 +11,13 @@ from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Rows
+
+
+class Context(NamedTuple):
+    """Rows that a layer may read, and the absolute positions I64 [C] of each."""
+
+    rows: Rows
+    positions: Tensor
 
 
 class KvCache:
@@ -42,6 +50,11 @@ class KvCache:
     def read(self, layer: int, begin: int, end: int) -> Rows:
         """Views of rows [begin, end) of one layer."""
         return Rows(self.keys[layer, :, begin:end], self.values[layer, :, begin:end])
+
+    def context(self, layer: int, window: int) -> Context:
+        """What the rows after the last one may see of one layer; a `window` of 0 is a full layer."""
+        begin = max(0, self.length - window + 1) if window else 0
+        return Context(self.read(layer, begin, self.length), torch.arange(begin, self.length, device=self.keys.device))
 
     def advance(self, rows: int) -> None:
         """Count `rows` rows that every layer has written."""

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from torch import Tensor, device
 
+from dflash_accelerated.ops.acceptance import SparseLaw
+from dflash_accelerated.ops.head import Candidates
+
 if TYPE_CHECKING:
     from dflash_accelerated.requests import Request, Round, Running
 
@@ -49,7 +52,16 @@ class Vocabulary(Protocol):
         """Embedding rows of ids I64 [R]: ACT [R, H], as a draft reads them."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The head's logits of rows that are already normed, ACT [R, H]: LOGIT [R, V]."""
+        """The proposal head's logits of rows that are already normed, ACT [R, H]: LOGIT [R, V]."""
+
+    def choose(self, logits: Tensor) -> Tensor:
+        """The global ids I64 [R] that such logits propose."""
+
+    def top(self, hidden: Tensor, count: int, multiplier: float, softcap: float) -> Candidates:
+        """The `count` best proposable ids of each row ACT [R, H], best first, and their scores in FP32.
+
+        A score is multiplied, then limited by `softcap` where that is above 0.
+        """
 
 
 class Segment(NamedTuple):
@@ -98,19 +110,34 @@ class ContextRows(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A proposal wanted: the anchor at position F = state.length, K configured drafts, of which P can be verified."""
+    """A proposal wanted: the anchor at position F = state.length, K configured drafts, of which P can be verified.
+
+    A draft that samples does so at `temperature` where that is above 0, with `uniforms` FP32 [K] in [0, 1), one a slot.
+    """
 
     state: SequenceState
     anchor: int
     drafts: int
     extent: int
     record: Recorder | None = None
+    temperature: float = 0.0
+    uniforms: Tensor | None = None
 
 
 class Proposal(NamedTuple):
-    """Proposed tokens I64 [P] for positions F + 1 to F + P, each a point mass."""
+    """Proposed tokens I64 [N] for positions F + 1 to F + N, N at least the block's extent, whose first P are verified.
+
+    `law` [N, C] is what they were drawn from, in the very FP32 values that the draws compared; None where each is a
+    point mass.
+    """
 
     tokens: Tensor
+    law: SparseLaw | None = None
+
+    def first(self, count: int) -> Proposal:
+        """The first `count` of them."""
+        law = self.law and SparseLaw(*(part[:count] for part in self.law))
+        return Proposal(self.tokens[:count], law)
 
 
 class Draft(Protocol):
@@ -129,7 +156,7 @@ class Draft(Protocol):
     def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
         """One forward for all blocks. Leaves every state as it was.
 
-        `record` receives the stages of op `draft.block` and `logits`, in order.
+        `record` receives the stages of op `draft.block`, in order, and what the proposal rests on.
         """
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from dflash_spec.errors import RequestError
 from torch import Tensor
@@ -21,9 +22,10 @@ class RoundTrace:
     """The stage tensors of one round, copies in the engine's dtypes, for comparing implementations round by round.
 
     `stages`, in order: `features` [N, n·H] that became context since the last round, their rows `c` [N, H], residual
-    rows `layer.0`, `layer.1`, … [P + 1, H] after each draft layer, `hidden` [P, H], the draft's `logits` [P, V], and
-    the target's `target.logits` and `target.features`, of every verified row. A round without proposals has only the
-    last two.
+    rows `layer.0`, `layer.1`, … [P + 1, H] after each draft layer, `hidden` [P, H], a DFlash draft's `logits` [P, V],
+    and the target's `target.logits` and `target.features`, of every verified row. A DFlash2 draft has, in place of
+    logits, `candidates`, their `unary` scores, the walk's `scores` and its law `q`, each [P, C]; in profile ninfer its
+    rows are K + 1, whatever P. A round without proposals has only the last two.
     """
 
     index: int
@@ -39,7 +41,8 @@ Observer = Callable[[RoundTrace], None]
 class Request:
     """A checked generation request. `temperature` 0 is greedy. Stop ids end the answer and are part of it.
 
-    `capacity` is how many tokens the sequence may process: positions [0, capacity).
+    `capacity` is how many tokens the sequence may process: positions [0, capacity). `drafts` is K, the
+    most proposals of a round.
     """
 
     prompt: tuple[int, ...]
@@ -49,6 +52,7 @@ class Request:
     stop_ids: frozenset[int]
     prefill_chunk: int | None
     capacity: int
+    drafts: int
     observer: Observer | None = None
 
     @property
@@ -168,12 +172,12 @@ def check_integer(name: str, value: object, low: int, high: int) -> int:
 
 
 def check_temperature(value: object) -> float:
-    """`value` if it is a finite number of at least 0. Raises RequestError."""
+    """`value` as FP32 holds it, if it is a finite number of at least 0. Raises RequestError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(f"temperature is {value!r}, expected a number")
     if not math.isfinite(value) or value < 0:
         raise RequestError(f"temperature is {value}, expected a finite number of at least 0")
-    return float(value)
+    return float(np.float32(value))
 
 
 def check_ids(name: str, ids: object, vocabulary: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dflash_spec.registry import Profile
 from torch import Tensor
 
-PREFILL, DECODE, ACCEPT, CORRECTION, BONUS = range(5)
+PREFILL, DECODE, ACCEPT, CORRECTION, BONUS, PROPOSAL = range(6)
 """Purposes of keyed draws, in the order of Infernix include/infernix/ops/sampling.h."""
 
 
@@ -72,6 +72,16 @@ def block_columns(anchor: int, mask_id: int, frontier: int, drafts: int, proposa
     return Columns(ids, [frontier + min(column, proposals) for column in range(drafts + 1)], proposals + 1)
 
 
+def dflash2_columns(profile: Profile, anchor: int, mask_id: int, frontier: int, drafts: int, proposals: int) -> Columns:
+    """A DFlash2 draft's block, whose rows all live: where the extent leaves the width alone K + 1, else P + 1.
+
+    Profile axis `extent`. Clauses: BLK-008, BLK-009. Source: Infernix src/models/qwen3_5/program/decode.cpp; dflash
+    0.1.0 dflash_generate.
+    """
+    count = drafts if profile.axes["extent"] == "remaining_minus_one" else proposals
+    return block_columns(anchor, mask_id, frontier, count, count)
+
+
 def verify_columns(profile: Profile, anchor: int, proposals: Sequence[int], frontier: int, drafts: int) -> Columns:
     """The target's verify pass: the anchor and the P proposals.
 
@@ -84,6 +94,14 @@ def verify_columns(profile: Profile, anchor: int, proposals: Sequence[int], fron
     width = drafts + 1 if profile.axes["extent"] == "remaining_minus_one" else count + 1
     ids = [anchor, *proposals] + [anchor] * (width - count - 1)
     return Columns(ids, [frontier + min(column, count) for column in range(width)], count + 1)
+
+
+def proposal_keys(frontier: int, drafts: int) -> list[DrawKey]:
+    """One key per step of a DFlash2 proposal: the token at F + i + 1 is drawn at F + i.
+
+    Clause: SEL-008. Source: Infernix include/infernix/ops/candidate_selector.h.
+    """
+    return [DrawKey(frontier + step, PROPOSAL) for step in range(drafts)]
 
 
 def accept_keys(frontier: int, proposals: int) -> list[DrawKey]:

@@ -15,21 +15,18 @@ from dflash_spec.errors import UnsupportedError
 from dflash_spec.registry import load_ops, load_profile
 from dflash_spec.tensors import FLOATS, Array
 
-from dflash_accelerated.conformance import blocks, layers, models, primitives, verification
+from dflash_accelerated.conformance import blocks, dflash2, layers, models, primitives, verification
 from dflash_accelerated.conformance.call import Answer, Call, to_arrays
 from dflash_accelerated.numerics import Numerics
 
-HANDLERS = primitives.HANDLERS | blocks.HANDLERS | layers.HANDLERS | verification.HANDLERS | models.HANDLERS
+HANDLERS = (
+    primitives.HANDLERS | blocks.HANDLERS | layers.HANDLERS | verification.HANDLERS | models.HANDLERS | dflash2.HANDLERS
+)
 
+READ = ("read_draft", "convert_draft", "read_dflash2", "convert_dflash2", "read_target", "check_folder", "width")
 CONFIG_OPS = {
-    "ninfer": ("config.read_draft", "config.convert_draft", "config.read_target", "config.width"),
-    "zlab": (
-        "config.read_draft",
-        "config.convert_draft",
-        "config.read_target",
-        "config.width",
-        "config.taps_half_even",
-    ),
+    "ninfer": tuple(f"config.{name}" for name in (*READ, "head_index")),
+    "zlab": tuple(f"config.{name}" for name in (*READ, "taps_half_even")),
 }
 """The config ops whose code `Engine.from_pretrained` runs, or the adapters' own reading of a config, by profile."""
 

@@ -33,14 +33,14 @@ def _embed(call: Call) -> Answer:
     return {"x": head.embed(call.ids("ids"), call.act("embedding"))}
 
 
-def _layer(call: Call, *names: str) -> LayerWeights:
+def layer_of(call: Call, *names: str) -> LayerWeights:
     """A layer of which only the fields `names` are given."""
     weights = dict.fromkeys(LayerWeights._fields, torch.empty(0))
     return LayerWeights(**(weights | {name: call.weight(name) for name in names}))
 
 
 def _qkv(call: Call) -> Answer:
-    layer = _layer(call, "input_norm", "q_proj", "k_proj", "v_proj", "q_norm", "k_norm")
+    layer = layer_of(call, "input_norm", "q_proj", "k_proj", "v_proj", "q_norm", "k_norm")
     turn = rope.tables(call.ids("positions"), call.number("theta"), layer.q_norm.shape[0], call.numerics)
     return qkv.project(call.act("x"), layer, turn, call.number("eps"), call.numerics)._asdict()
 
@@ -79,7 +79,7 @@ def _output(call: Call) -> Answer:
 
 
 def _mlp(call: Call) -> Answer:
-    layer = _layer(call, "post_norm", "gate_proj", "up_proj", "down_proj")
+    layer = layer_of(call, "post_norm", "gate_proj", "up_proj", "down_proj")
     return mlp.mlp(call.act("y"), layer, call.number("eps"), call.numerics)._asdict()
 
 

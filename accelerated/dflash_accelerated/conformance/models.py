@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate, pairwise
+from typing import Any, cast
 
 import numpy as np
 import torch
 from dflash_spec.config import read_draft_config, read_target_config
 
 from dflash_accelerated.conformance.call import Answer, Call
-from dflash_accelerated.engine import Engine
+from dflash_accelerated.engine import Engine, load_draft
 from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.qwen3 import Qwen3Target, Qwen3Vocabulary
 from dflash_accelerated.ops import head
-from dflash_accelerated.protocols import Block, ContextRows, Segment
+from dflash_accelerated.ops.acceptance import SparseLaw
+from dflash_accelerated.protocols import Block, ContextRows, Proposal, Segment
 from dflash_accelerated.requests import StageLog
 
 CPU = torch.device("cpu")
@@ -23,7 +25,7 @@ CPU = torch.device("cpu")
 def _draft(call: Call, config: str, target_config: str) -> DFlashDraft:
     target = read_target_config(call.text(target_config))
     read = read_draft_config(call.text(config), call.numerics.profile, target)
-    return DFlashDraft(read, call.tree("draft."), call.numerics, CPU)
+    return load_draft(read, call.tree("draft."), call.numerics, CPU)
 
 
 def _target(call: Call, config: str) -> Qwen3Target:
@@ -32,17 +34,28 @@ def _target(call: Call, config: str) -> Qwen3Target:
 
 
 def _block(call: Call) -> Answer:
+    stages, proposal = _proposed(call)
+    return stages | {"proposals": proposal.tokens}
+
+
+def _second_block(call: Call) -> Answer:
+    stages, proposal = _proposed(call, temperature=call.number("temperature"), uniforms=call.raw("u"))
+    law = cast(SparseLaw, proposal.law)
+    return stages | {"candidates": law.ids, "proposals": proposal.tokens, "q": law.q}
+
+
+def _proposed(call: Call, **drawing: Any) -> tuple[Answer, Proposal]:
+    """The stages that the op declares, and the proposal."""
     draft = _draft(call, "config", "target_config")
     vocabulary = Qwen3Vocabulary(call.raw("embedding"), call.raw("head"), call.integer("public"), call.numerics)
     log = StageLog()
     features = call.act("features")
     state = draft.open(len(features))
     draft.append([ContextRows(state, features, log.record)])
-    block = Block(state, call.integer("anchor"), call.integer("drafts"), call.integer("extent"), log.record)
+    block = Block(state, call.integer("anchor"), call.integer("drafts"), call.integer("extent"), log.record, **drawing)
     (proposal,) = draft.propose([block], vocabulary)
-    stages = log.take()
-    del stages["features"], stages["logits"]
-    return stages | {"proposals": proposal.tokens}
+    shown = {name: rows for name, rows in log.take().items() if name in ("c", "hidden") or name.startswith("layer.")}
+    return shown, proposal
 
 
 def _forward(call: Call) -> Answer:
@@ -83,6 +96,7 @@ def _generate(call: Call) -> Answer:
 
 HANDLERS: dict[str, Callable[[Call], Answer]] = {
     "draft.block": _block,
+    "draft2.block": _second_block,
     "target.forward": _forward,
     "engine.generate": _generate,
 }

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from dflash_spec.config import DraftConfig
 from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
-from dflash_accelerated.memory import KvCache, positions_of
-from dflash_accelerated.models.decoder import decoder_layer
+from dflash_accelerated.memory import Context, KvCache, positions_of
+from dflash_accelerated.models.decoder import Attend, decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, context_kv, head, rope
-from dflash_accelerated.protocols import Block, ContextRows, Proposal, Vocabulary
-from dflash_accelerated.rounds import block_columns
+from dflash_accelerated.protocols import Block, ContextRows, Proposal, SequenceState, Vocabulary
+from dflash_accelerated.rounds import Columns, block_columns
+
+
+class DraftState(SequenceState, Protocol):
+    """A draft's context: `length` rows, of which a layer reads what its window says."""
+
+    def context(self, layer: int, window: int) -> Context:
+        """What the rows after the last one may see of one layer; a `window` of 0 is a full layer."""
+
+    def advance(self, rows: int) -> None:
+        """Count `rows` rows that every layer has written."""
 
 
 class DFlashDraft:
@@ -39,56 +49,73 @@ class DFlashDraft:
         self._norm = held["norm.weight"]
         self._numerics = numerics
 
-    def open(self, capacity: int) -> KvCache:
+    def open(self, capacity: int) -> DraftState:
         config = self.config
         return KvCache(config.layers, config.kv_heads, config.head_dim, capacity, self._numerics, self.device)
 
     def append(self, rows: Sequence[ContextRows]) -> None:
         counts = [len(each.features) for each in rows]
-        caches = [cast(KvCache, each.state) for each in rows]  # a state returns to the adapter that opened it
-        eps = self.config.eps
         features = torch.cat([each.features for each in rows])
-        c = context_kv.feature(features, self._fc, self._hidden_norm, eps, self._numerics).c
-        turn = self._turn([(cache.length, count) for cache, count in zip(caches, counts, strict=True)])
-        for layer, weights in enumerate(self._layers):
-            keys = context_kv.keys(c, weights.k_proj, weights.k_norm, turn, eps, self._numerics).key
-            values = context_kv.values(c, weights.v_proj, self.config.kv_heads, self._numerics).value
-            for cache, key, value in zip(caches, torch.split(keys, counts), torch.split(values, counts), strict=True):
-                cache.write(layer, cache.length, key, value)
-        for each, cache, own_c in zip(rows, caches, torch.split(c, counts), strict=True):
-            cache.advance(len(each.features))
+        c = context_kv.feature(features, self._fc, self._hidden_norm, self.config.eps, self._numerics).c
+        states = [cast(DraftState, each.state) for each in rows]  # a state returns to the adapter that opened it
+        self._materialize(states, torch.split(c, counts))
+        for each, state, own_c in zip(rows, states, torch.split(c, counts), strict=True):
+            state.advance(len(each.features))
             if each.record:
                 each.record("features", each.features)
                 each.record("c", own_c)
 
     def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
-        columns = [
-            block_columns(block.anchor, self.config.mask_id, block.state.length, block.drafts, block.extent)
-            for block in blocks
-        ]
-        caches = [cast(KvCache, block.state) for block in blocks]
+        columns = [self._columns(block) for block in blocks]
+        states = [cast(DraftState, block.state) for block in blocks]
         counts = [each.live for each in columns]
         ids = [id_ for each in columns for id_ in each.ids[: each.live]]
         x = vocabulary.embed(torch.tensor(ids, device=self.device))
+        turn = self._turn([(state.length, count) for state, count in zip(states, counts, strict=True)])
+        for layer in range(self.config.layers):
+            x = self._layer(layer, x, turn, states, counts)
+            record(blocks, f"layer.{layer}", torch.split(x, counts))
+        hidden = [head.final_rows(rows, self._norm, self.config.eps, self._numerics) for rows in torch.split(x, counts)]
+        record(blocks, "hidden", hidden)
+        return self._choose(blocks, hidden, vocabulary)
+
+    def _columns(self, block: Block) -> Columns:
+        return block_columns(block.anchor, self.config.mask_id, block.state.length, block.drafts, block.extent)
+
+    def _materialize(self, states: Sequence[DraftState], c: Sequence[Tensor]) -> None:
+        """Write the keys and values of context rows c ACT [N, H], which follow each state's length."""
+        caches, counts = [cast(KvCache, state) for state in states], [len(rows) for rows in c]
+        joined, eps = torch.cat(list(c)), self.config.eps
         turn = self._turn([(cache.length, count) for cache, count in zip(caches, counts, strict=True)])
         for layer, weights in enumerate(self._layers):
-            attend = partial(self._attend, layer)
-            x = decoder_layer(x, weights, turn, caches, counts, attend, self.config.eps, self._numerics)
-            _record(blocks, f"layer.{layer}", torch.split(x, counts))
-        hidden = [head.final_rows(rows, self._norm, self.config.eps, self._numerics) for rows in torch.split(x, counts)]
-        _record(blocks, "hidden", hidden)
-        logits = torch.split(vocabulary.logits(torch.cat(hidden)), [len(rows) for rows in hidden])
-        _record(blocks, "logits", logits)
-        return [Proposal(head.argmax(rows, vocabulary.public)) for rows in logits]
+            keys = context_kv.keys(joined, weights.k_proj, weights.k_norm, turn, eps, self._numerics).key
+            values = context_kv.values(joined, weights.v_proj, self.config.kv_heads, self._numerics).value
+            for cache, key, value in zip(caches, torch.split(keys, counts), torch.split(values, counts), strict=True):
+                cache.write(layer, cache.length, key, value)
 
-    def _attend(self, layer: int, cache: KvCache, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _layer(
+        self, layer: int, x: Tensor, turn: rope.Tables, states: Sequence[DraftState], counts: list[int]
+    ) -> Tensor:
+        """Block rows x ACT [R, H], `counts` of each state, after one layer."""
+        weights, eps = self._layers[layer], self.config.eps
+        return decoder_layer(x, weights, turn, states, counts, self._reading(layer), eps, self._numerics)
+
+    def _choose(self, blocks: Sequence[Block], hidden: Sequence[Tensor], vocabulary: Vocabulary) -> list[Proposal]:
+        """What the blocks' final rows ACT [P, H] propose."""
+        logits = torch.split(vocabulary.logits(torch.cat(list(hidden))), [len(rows) for rows in hidden])
+        record(blocks, "logits", logits)
+        return [Proposal(vocabulary.choose(rows)) for rows in logits]
+
+    def _reading(self, layer: int) -> Attend[DraftState]:
+        return partial(self._attend, layer)
+
+    def _attend(self, layer: int, state: DraftState, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         window, causal = self.config.windows[layer], self.config.causal[layer]
-        begin = max(0, cache.length - window + 1) if window else 0
-        positions = torch.arange(cache.length, cache.length + query.shape[0], device=self.device)
-        context_positions = torch.arange(begin, cache.length, device=self.device)
-        visible = block_visibility(context_positions, positions, window, causal)
+        positions = torch.arange(state.length, state.length + query.shape[0], device=self.device)
+        context = state.context(layer, window)
+        visible = block_visibility(context.positions, positions, window, causal)
         own = attention.Rows(key.transpose(0, 1), value.transpose(0, 1))
-        return attention.attend(query, [cache.read(layer, begin, cache.length), own], visible, self._numerics)
+        return attention.attend(query, [context.rows, own], visible, self._numerics)
 
     def _turn(self, spans: Sequence[tuple[int, int]]) -> rope.Tables:
         positions = positions_of(spans, self.device)
@@ -103,7 +130,8 @@ def block_visibility(context_positions: Tensor, positions: Tensor, window: int, 
     return attention.visibility(positions, torch.cat((context_positions, positions)), window, causal)
 
 
-def _record(blocks: Sequence[Block], stage: str, rows: Sequence[Tensor]) -> None:
+def record(blocks: Sequence[Block], stage: str, rows: Sequence[Tensor]) -> None:
+    """Give each block's observer its own part of a stage."""
     for block, own in zip(blocks, rows, strict=True):
         if block.record:
             block.record(stage, own)

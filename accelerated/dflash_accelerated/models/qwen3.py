@@ -19,19 +19,36 @@ from dflash_accelerated.protocols import LogitRows, Segment, TargetStep
 
 
 class Qwen3Vocabulary:
-    """Embedding table and head: table ACT [V, H], head [V, H] in the compute dtype."""
+    """Embedding table and head: table ACT [V, H], head [V, H] in the compute dtype.
 
-    def __init__(self, table: Tensor, head_weight: Tensor, public: int, numerics: Numerics) -> None:
+    The proposal head is the head, or some of its rows.
+    """
+
+    def __init__(
+        self, table: Tensor, head_weight: Tensor, public: int, numerics: Numerics, index: Sequence[int] | None = None
+    ) -> None:
+        """`index` are the ids of the proposal head's rows, each below `public`; None takes the whole head."""
         self.public = public
         self.table = numerics.activation(table)
         self.head = numerics.weight(head_weight)
+        self.index = None if index is None else torch.tensor(index, dtype=torch.int64, device=table.device)
+        self._indexed = None if self.index is None else self.head[self.index]
         self._numerics = numerics
 
     def embed(self, ids: Tensor) -> Tensor:
         return head.embed(ids, self.table)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return head.logits(hidden, self.head, self._numerics)
+        return head.logits(hidden, self.head if self._indexed is None else self._indexed, self._numerics)
+
+    def choose(self, logits: Tensor) -> Tensor:
+        return head.argmax(logits, self.public) if self.index is None else head.indexed_argmax(logits, self.index)
+
+    def top(self, hidden: Tensor, count: int, multiplier: float, softcap: float) -> head.Candidates:
+        ids, rows = self.index, self._indexed
+        if ids is None or rows is None:
+            ids, rows = torch.arange(self.public, device=self.head.device), self.head[: self.public]
+        return head.top(hidden, rows, ids, multiplier, softcap, count)
 
 
 class Qwen3Target:
@@ -42,14 +59,24 @@ class Qwen3Target:
     """
 
     def __init__(
-        self, config: TargetConfig, tensors: Mapping[str, Tensor], public: int, numerics: Numerics, device: torch.device
+        self,
+        config: TargetConfig,
+        tensors: Mapping[str, Tensor],
+        public: int,
+        numerics: Numerics,
+        device: torch.device,
+        index: Sequence[int] | None = None,
     ) -> None:
-        """`tensors` by published name, any float dtype; they are rounded to the numerics' dtypes and moved."""
+        """`tensors` by published name, any float dtype; they are rounded to the numerics' dtypes and moved.
+
+        `index` are the ids among which drafts propose; None takes all `public` ones.
+        """
         held = {name: numerics.weight(tensor).to(device) for name, tensor in tensors.items()}
         table = held["model.embed_tokens.weight"]
         self.device = device
         self.config = config
-        self.vocabulary = Qwen3Vocabulary(table, table if config.tied else held["lm_head.weight"], public, numerics)
+        head_weight = table if config.tied else held["lm_head.weight"]
+        self.vocabulary = Qwen3Vocabulary(table, head_weight, public, numerics, index)
         self._layers = [LayerWeights.take(held, f"model.layers.{layer}.") for layer in range(config.layers)]
         self._norm = held["model.norm.weight"]
         self._numerics = numerics

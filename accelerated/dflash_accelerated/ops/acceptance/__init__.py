@@ -1,5 +1,23 @@
 """How many proposals the target accepts, and the token that ends the round."""
 
-from dflash_accelerated.ops.acceptance.torch import Verdict, accepted_count, greedy, licensed, terminal
+from dflash_accelerated.ops.acceptance.torch import (
+    SparseLaw,
+    Verdict,
+    accepted_count,
+    greedy,
+    licensed,
+    sparse_accepted_count,
+    sparse_terminal,
+    terminal,
+)
 
-__all__ = ["Verdict", "accepted_count", "greedy", "licensed", "terminal"]
+__all__ = [
+    "SparseLaw",
+    "Verdict",
+    "accepted_count",
+    "greedy",
+    "licensed",
+    "sparse_accepted_count",
+    "sparse_terminal",
+    "terminal",
+]

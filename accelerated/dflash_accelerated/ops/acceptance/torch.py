@@ -1,4 +1,4 @@
-"""Acceptance and correction of a chain of one-hot proposals in PyTorch."""
+"""Acceptance and correction of a chain of proposals, one-hot or drawn from a law of their own, in PyTorch."""
 
 from __future__ import annotations
 
@@ -48,15 +48,9 @@ def terminal(proposals: Tensor, accepted: int, law: Distribution, uniform: float
     _rejection_sample.
     """
     support, p = law.support[accepted], law.p[accepted]
-    goal = torch.tensor(uniform, dtype=torch.float64, device=p.device)
-    if accepted < len(proposals):
-        rest = torch.where(support == proposals[accepted], 0.0, p)
-        mass = rest.to(torch.float64).sum()
-        if mass > 0:
-            p, goal = rest, goal * mass
-        elif numerics.profile.axes["zero_residual"] == "top_token":
-            return support[0]
-    return draw(support[None], p[None], goal[None])[0]
+    if accepted == len(proposals):
+        return _drawn(support, p, uniform)
+    return _corrected(support, p, torch.where(support == proposals[accepted], 0.0, p), uniform, numerics)
 
 
 def licensed(proposals: Tensor, accepted: int, last: Tensor) -> Verdict:
@@ -68,6 +62,64 @@ def licensed(proposals: Tensor, accepted: int, last: Tensor) -> Verdict:
     tokens[:accepted] = proposals[:accepted]
     tokens[accepted] = last
     return Verdict(tokens, accepted)
+
+
+class SparseLaw(NamedTuple):
+    """The law of each proposal: candidate ids I64 [P, C], -1 where there is none, and q FP32 [P, C]."""
+
+    ids: Tensor
+    q: Tensor
+
+
+def sparse_accepted_count(
+    proposals: Tensor, drawn_from: SparseLaw, law: Distribution, uniforms: Tensor, numerics: Numerics
+) -> int:
+    """How many proposals I64 [P] pass the test of u · q(d) against p(d) in a row, with uniforms FP32 [P] in [0, 1).
+
+    The product is an FP32 one. Profile axis `accept_test`: `strict` is u · q < p; `covered_or_strict` also p >= q.
+
+    Clauses: LAW-009, LAW-010. Source: Infernix src/ops/kernel/speculative_round.cuh; dflash 0.1.0 _rejection_sample.
+    """
+    rows = len(proposals)
+    p = torch.where(law.support[:rows] == proposals[:, None], law.p[:rows], 0.0).sum(dim=1)
+    q = torch.where(drawn_from.ids == proposals[:, None], drawn_from.q, 0.0).sum(dim=1)
+    passed = uniforms * q < p
+    if numerics.profile.axes["accept_test"] == "covered_or_strict":
+        passed = passed | (p >= q)
+    return _prefix(passed)
+
+
+def sparse_terminal(
+    proposals: Tensor, accepted: int, drawn_from: SparseLaw, law: Distribution, uniform: float, numerics: Numerics
+) -> Tensor:
+    """The token after `accepted` proposals, from row `accepted` of `law`: I64 scalar.
+
+    A correction is drawn from max(p - q, 0), where q is looked up by id; the rest is as in `terminal`.
+
+    Clauses: LAW-005, LAW-006, LAW-007, LAW-011. Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0
+    _rejection_sample.
+    """
+    support, p = law.support[accepted], law.p[accepted]
+    if accepted == len(proposals):
+        return _drawn(support, p, uniform)
+    same = support[:, None] == drawn_from.ids[accepted]
+    q = torch.where(same, drawn_from.q[accepted], 0.0).sum(dim=1)
+    rest = (p.to(torch.float64) - q.to(torch.float64)).clamp(min=0.0)
+    return _corrected(support, p, rest, uniform, numerics)
+
+
+def _corrected(support: Tensor, p: Tensor, rest: Tensor, uniform: float, numerics: Numerics) -> Tensor:
+    """A draw from the weights `rest` [S], or where they are all 0, what profile axis `zero_residual` says."""
+    mass = float(rest.to(torch.float64).sum())
+    if mass > 0:
+        return _drawn(support, rest, uniform * mass)
+    if numerics.profile.axes["zero_residual"] == "top_token":
+        return support[0]
+    return _drawn(support, p, uniform)
+
+
+def _drawn(support: Tensor, weights: Tensor, goal: float) -> Tensor:
+    return draw(support[None], weights[None], torch.tensor([goal], dtype=torch.float64, device=weights.device))[0]
 
 
 def _prefix(passed: Tensor) -> int:

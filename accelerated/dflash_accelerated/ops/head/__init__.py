@@ -1,5 +1,5 @@
-"""Embedding rows, final norm, logits and argmax."""
+"""Embedding rows, final norm, logits, argmax and the best candidates."""
 
-from dflash_accelerated.ops.head.torch import argmax, embed, final_rows, logits
+from dflash_accelerated.ops.head.torch import Candidates, argmax, embed, final_rows, indexed_argmax, logits, top
 
-__all__ = ["argmax", "embed", "final_rows", "logits"]
+__all__ = ["Candidates", "argmax", "embed", "final_rows", "indexed_argmax", "logits", "top"]

@@ -40,7 +40,15 @@ def mlp(y: Tensor, layer: LayerWeights, eps: float, numerics: Numerics) -> Mlp:
     Clauses: DRAFT-002, DRAFT-010, DRAFT-012. Source: NInfer docs/maintainer/dflash.md.
     """
     m = rms_norm(y, layer.post_norm, eps, numerics)
-    gate = torch.nn.functional.silu(linear(m, layer.gate_proj))
-    product = numerics.activation(gate * linear(m, layer.up_proj))
+    product = swiglu(m, layer.gate_proj, layer.up_proj, numerics)
     branch = linear(product, layer.down_proj)
     return Mlp(m, product, numerics.activation(y.to(branch.dtype) + branch))
+
+
+def swiglu(m: Tensor, gate_proj: Tensor, up_proj: Tensor, numerics: Numerics) -> Tensor:
+    """SiLU(gate m) · up m of rows m ACT [R, H] that are normed or prepared: ACT [R, I].
+
+    Clauses: DRAFT-010, DRAFT-016. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 Qwen3DFlashDecoderLayer.
+    """
+    gate = torch.nn.functional.silu(linear(m, gate_proj))
+    return numerics.activation(gate * linear(m, up_proj))

@@ -1,5 +1,5 @@
 """Norm, projections, head norms and RoPE in front of an attention."""
 
-from dflash_accelerated.ops.qkv.torch import Projections, project
+from dflash_accelerated.ops.qkv.torch import Prepared, Projections, project, project_prepared
 
-__all__ = ["Projections", "project"]
+__all__ = ["Prepared", "Projections", "project", "project_prepared"]

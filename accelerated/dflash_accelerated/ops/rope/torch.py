@@ -44,6 +44,14 @@ def rotate(x: Tensor, turn: Tables, numerics: Numerics) -> Tensor:
 
     Clauses: DRAFT-004, DRAFT-005. Source: NInfer docs/maintainer/dflash.md.
     """
+    return numerics.activation(turned(x, turn))
+
+
+def turned(x: Tensor, turn: Tables) -> Tensor:
+    """The same, not rounded to `act`: in the tables' dtype.
+
+    Clauses: CTX-011, DRAFT-015. Source: Infernix include/infernix/ops/context_kv_materialize.h, rmsnorm_rope.h.
+    """
     first, second = x.to(turn.cos.dtype).chunk(2, dim=-1)
     cos, sin = turn.cos[:, None], turn.sin[:, None]
-    return numerics.activation(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

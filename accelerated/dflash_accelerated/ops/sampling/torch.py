@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.ranking import ranked
 
 
 class Distribution(NamedTuple):
@@ -29,7 +30,8 @@ def distribution(logits: Tensor, temperature: float, public: int, numerics: Nume
     scores = logits[:, :public].to(torch.float32)
     cap = int(numerics.profile.axes["sampling_cap"])
     if cap:
-        support = _ranked(scores, min(cap, scores.shape[1]))
+        ids = torch.arange(scores.shape[1], device=scores.device)
+        support = ranked(scores, ids, min(cap, scores.shape[1]))
         scores = scores.gather(1, support)
     else:
         support = torch.arange(scores.shape[1], device=scores.device).expand(scores.shape)
@@ -44,20 +46,16 @@ def draw(support: Tensor, weights: Tensor, goal: Tensor) -> Tensor:
 
     Clause: PROC-005. Source: Infernix src/ops/kernel/sampling_device.cuh.
     """
-    reached = torch.cumsum(weights.to(torch.float64), dim=1) > goal.to(torch.float64)[:, None]
     ranks = torch.arange(weights.shape[1], device=weights.device)
     last = torch.where(weights > 0, ranks, -1).max(dim=1).values
-    rank = torch.where(reached.any(dim=1), reached.to(torch.int8).argmax(dim=1), last)
-    return support.gather(1, rank[:, None])[:, 0]
+    return support.gather(1, drawn_rank(weights, goal, last)[:, None])[:, 0]
 
 
-def _ranked(scores: Tensor, count: int) -> Tensor:
-    """Ids of the `count` largest scores FP32 [N, V], lower id first on ties.
+def drawn_rank(weights: Tensor, goal: Tensor, otherwise: Tensor) -> Tensor:
+    """The first rank I64 [N] whose inclusive cumulative weight [N, S] is above `goal` [N], else `otherwise` [N].
 
-    Sorts one 64-bit key, because a top-k of floats leaves the order of ties open: the score's bits mapped to an
-    integer of the same order (adding 0 turns -0 into +0), then the id, negated.
+    Clauses: PROC-005, SEL-005. Source: Infernix src/ops/kernel/sampling_device.cuh,
+    include/infernix/ops/candidate_selector.h.
     """
-    bits = (scores + 0.0).view(torch.int32)
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
-    ids = torch.arange(scores.shape[1], device=scores.device)
-    return torch.topk((ordered << 32) - ids, count, dim=1).indices
+    reached = torch.cumsum(weights.to(torch.float64), dim=1) > goal.to(torch.float64)[:, None]
+    return torch.where(reached.any(dim=1), reached.to(torch.int8).argmax(dim=1), otherwise)
