@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -15,7 +16,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 CI_RUNS = {"make check", "make test", "make kill"}
 
 
-def blocks(language: str) -> list[object]:
+def blocks(language: str) -> list[ParameterSet]:
     found = []
     for document in DOCUMENTS:
         for number, (kind, text) in enumerate(BLOCK.findall(document.read_text("utf-8")), 1):

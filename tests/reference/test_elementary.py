@@ -125,7 +125,9 @@ def test_shapes_are_kept(function: Any) -> None:
 def test_rope_frequencies_are_correctly_rounded(theta: float, dim: int) -> None:
     exact = [float(mpmath.mpf(theta) ** (-mpmath.mpf(2 * j) / dim)) for j in range(dim // 2)]
     assert elementary.rope_frequencies(theta, dim).tolist() == exact
-    assert elementary.rope_frequencies_fp32(theta, dim).tolist() == np.float64(np.float32(exact)).tolist()
+    assert (
+        elementary.rope_frequencies_fp32(theta, dim).tolist() == np.array(exact, np.float32).astype(np.float64).tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,10 @@ def probe(disabled: list[str]) -> list[str]:
 
 
 def test_the_bits_do_not_depend_on_vector_units() -> None:
-    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+    from numpy._core._multiarray_umath import (  # type: ignore[import-not-found]
+        __cpu_dispatch__,
+        __cpu_features__,
+    )
 
     disabled = [name for name in __cpu_dispatch__ if __cpu_features__[name]]
     assert disabled, "NumPy found no vector unit that could be switched off"

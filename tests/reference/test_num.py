@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from dflash_reference import num
 from dflash_spec.registry import load_profile
+from dflash_spec.tensors import Array
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,8 @@ def every_value(dtype: str) -> np.ndarray:
 def positive_finite(dtype: str) -> np.ndarray:
     """The non-negative finite values in ascending order, which is code order."""
     values = every_value(dtype)[:32768]
-    return values[np.isfinite(values)]
+    finite: Array = values[np.isfinite(values)]
+    return finite
 
 
 def nearest_by_fractions(value: Fraction, dtype: str) -> float:

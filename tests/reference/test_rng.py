@@ -60,7 +60,9 @@ def test_the_uniform_reaches_zero_and_never_one() -> None:
         (0, 0, [], [8, 4, 0]),
     ],
 )
-def test_the_keys_of_a_round_at_frontier_seven(extent: int, accepted: int, accept: list, terminal: list) -> None:
+def test_the_keys_of_a_round_at_frontier_seven(
+    extent: int, accepted: int, accept: list[list[int]], terminal: list[int]
+) -> None:
     got = rng.round_keys(7, extent, accepted, PROFILE)
     assert got.accept.shape == (extent, 3)
     assert got.accept.tolist() == accept

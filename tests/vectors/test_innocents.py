@@ -70,7 +70,8 @@ def test_every_variant_computes_something_else_and_is_undone_after(innocent):
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_variant_stays_within_half_of_every_bound_and_equals_what_is_exact(group):
-    furthest, (profile_name, op) = {}, GROUPS[group]
+    furthest: dict[str, float] = {}
+    profile_name, op = GROUPS[group]
     cases = all_cases(profile_name, op=op)
     for case in [case for case in cases if case.id == group] or cases:
         profile = load_profile(case.profile)

@@ -92,7 +92,7 @@ def test_a_set_that_the_reference_itself_fails_is_an_error(folder):
 def test_a_patch_reaches_every_name_of_the_function_and_is_undone():
     true = dflash_reference.law.matching_prefix
     with patched("dflash_reference.law.matching_prefix", lambda given: abs):
-        assert dflash_reference.engine.law.matching_prefix is abs
+        assert dflash_reference.engine.law.matching_prefix is abs  # type: ignore[attr-defined]
     assert dflash_reference.law.matching_prefix is true
     with pytest.raises(SpecDataError, match="no such function"):
         resolve("dflash_reference.law.no_such_rule")

@@ -10,11 +10,15 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import tempfile
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dflash_spec.errors import TensorFileError
 from dflash_spec.files import write_atomic
@@ -24,22 +28,46 @@ from dflash_vectors.errors import BuildError, LedgerError
 from dflash_vectors.suite import Case
 
 PROCESSES = 2
+WATCH_SECONDS = 0.5
 AT_WORKING_DIRECTORY, EXCHANGE = -100, 2
 """Arguments of renameat2(2)."""
 
 
-def build_all(cases: list[Case], expected: bool = True, processes: int = PROCESSES) -> Iterator[Vector]:
-    """The vectors of `cases`, in their order, as they are ready."""
-    if processes < 2 or len(cases) < 2:
+def workers(processes: int) -> ProcessPoolExecutor:
+    """A pool whose processes end with the one that made it, however that ends."""
+    return ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(),))
+
+
+def _follow(parent: int) -> None:
+    """End this process soon after its parent: a worker of a killed run would wait for work for ever.
+
+    An interrupt from the keyboard reaches the whole group; it is the parent's to answer.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def build_all(cases: Iterable[Case], expected: bool = True, processes: int = PROCESSES) -> Iterator[Vector]:
+    """The vectors of `cases`, in their order, as they are ready; one process builds each when it is asked for."""
+    if processes < 2:
         yield from (build(case, expected) for case in cases)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with workers(processes) as pool:
         yield from pool.map(partial(build, expected=expected), cases, chunksize=2)
 
 
 def index_bytes(vectors: Iterable[Vector]) -> bytes:
     """The index of a set. Equal sets give equal bytes."""
-    cases = {vector.id: dict(vector.entry) for vector in vectors}
+    return _index({vector.id: vector.entry for vector in vectors})
+
+
+def _index(cases: Mapping[str, Mapping[str, Any]]) -> bytes:
     return (json.dumps({"cases": cases}, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
@@ -88,7 +116,7 @@ def extend_ledger(ledger: Mapping[str, str], vectors: Iterable[Vector], accept_n
 
 
 def write_set(folder: Path, vectors: Iterable[Vector], ledger: bytes | None = None) -> None:
-    """Replace `folder` by the set in one step.
+    """Replace `folder` by the set in one step; vectors may come from an iterator and are not kept.
 
     Raises TensorFileError if `folder` holds something that is not a vector set; nothing is changed then.
     """
@@ -99,12 +127,13 @@ def write_set(folder: Path, vectors: Iterable[Vector], ledger: bytes | None = No
     _sweep(folder.parent, prefix)
     written = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{prefix}{os.getpid()}-"))
     try:
-        vectors = list(vectors)
+        entries = {}
         for vector in vectors:
             write_atomic(written / vector.path, vector.content)
+            entries[vector.id] = vector.entry
         if ledger is not None:
             write_atomic(written / "ledger.json", ledger)
-        write_atomic(written / "index.json", index_bytes(vectors))
+        write_atomic(written / "index.json", _index(entries))
         written.chmod(0o755)
         _replace(written, folder)
     finally:
@@ -146,21 +175,23 @@ def _replace(new: Path, folder: Path) -> None:
     shutil.rmtree(old)
 
 
-def differences(folder: Path, vectors: Iterable[Vector]) -> list[str]:
-    """What keeps the set in `folder` from being these vectors, one line for each difference."""
-    vectors = list(vectors)
-    lines = []
+def differences(folder: Path, vectors: Iterable[Vector], whole: bool = True) -> list[str]:
+    """What keeps the set in `folder` from being these vectors, or from holding them if not `whole`, in lines."""
+    lines, entries = [], {}
     for vector in vectors:
+        entries[vector.id] = vector.entry
         path = folder / vector.path
         if not path.is_file():
             lines.append(f"{vector.id}: missing")
         elif path.read_bytes() != vector.content:
             lines.append(f"{vector.id}: differs from what is generated now")
-    known = {vector.path for vector in vectors}
+    if not whole:
+        return lines
+    known = {entry["path"] for entry in entries.values()}
     for path in sorted(folder.rglob("*.safetensors")):
         if path.relative_to(folder).as_posix() not in known:
             lines.append(f"{path.relative_to(folder)}: no case generates it")
     index = folder / "index.json"
-    if not lines and (not index.is_file() or index.read_bytes() != index_bytes(vectors)):
+    if not lines and (not index.is_file() or index.read_bytes() != _index(entries)):
         lines.append("index.json: differs from what is generated now")
     return lines

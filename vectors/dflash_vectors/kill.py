@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +25,7 @@ from dflash_vectors.cases import GoldenCase, load_case, read_index
 from dflash_vectors.checker import blamed_clause, compare
 from dflash_vectors.errors import BuildError
 from dflash_vectors.faults import Fault, Function, all_faults, applied, patched
-from dflash_vectors.index import PROCESSES
+from dflash_vectors.index import PROCESSES, workers
 from dflash_vectors.run import execute, numbers
 from dflash_vectors.runners.protocol import Answer
 from dflash_vectors.verdict import Divergence
@@ -195,7 +194,7 @@ def kill_all(folder: Path, faults: Sequence[Fault], processes: int = PROCESSES) 
     targets = frozenset(fault.target for fault in faults)
     ids = list(load_set(folder))
     reached: dict[str, set[str]] = {}
-    with ProcessPoolExecutor(processes) as pool:
+    with workers(processes) as pool:
         parts = [ids[at :: PARTS * processes] for at in range(PARTS * processes)]
         for found in pool.map(_reach_of, [(folder, part, targets) for part in parts]):
             reached |= found

@@ -5,25 +5,46 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dflash_spec.errors import DFlashError
-from dflash_spec.registry import PROFILES
+from dflash_spec.geometry import load_geometries
+from dflash_spec.registry import PROFILES, load_ops, load_profile
 
 from dflash_vectors.build import Vector
 from dflash_vectors.cases import default_folder
 from dflash_vectors.commands.progress import Progress
-from dflash_vectors.index import build_all, check_size, differences, extend_ledger, read_ledger, write_set
+from dflash_vectors.index import (
+    PROCESSES,
+    build_all,
+    check_size,
+    differences,
+    extend_ledger,
+    read_ledger,
+    write_set,
+)
+from dflash_vectors.sized import CLAUSES, cost, plan, sized_cases
 from dflash_vectors.suite import Case, all_cases
+
+TINY = "tiny"
+"""The geometry of the committed set's cases."""
+
+INTERRUPTED = 130
+
+Sizes = dict[str, list[int]]
+"""chapter -> bytes of each of its vectors."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gen_vectors", description=__doc__)
     parser.add_argument("--suite", metavar="CHAPTER|OP", help="only one chapter (CTX) or op (context.key)")
     parser.add_argument("--profile", choices=PROFILES, help="only one profile")
-    parser.add_argument("--geometry", help="only cases of one geometry")
+    parser.add_argument(
+        "--geometry",
+        metavar="NAME",
+        help="the draft's ops at the sizes of an official model; prints what it costs first",
+    )
     parser.add_argument("--no-expected", action="store_true", help="write inputs alone, for a blind check")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; the committed set if absent")
     parser.add_argument("--accept-new", action="store_true", help="freeze ids that the ledger does not have yet")
@@ -31,74 +52,93 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def select(suite: str | None, profile: str | None, geometry: str | None) -> list[Case]:
-    """The cases asked for. Raises DFlashError if there are none."""
-    cases = [
-        case
-        for case in all_cases(profile)
-        if suite in (None, case.op, case.chapter, case.chapter.lower()) and geometry in (None, case.geometry)
-    ]
+def _chosen(suite: str | None, op: str) -> bool:
+    chapter = load_ops()[op].chapter
+    return suite in (None, op, chapter, chapter.lower())
+
+
+def select(suite: str | None, profile: str | None) -> list[Case]:
+    """The committed set's cases of a chapter or op, and of a profile. Raises DFlashError if there are none."""
+    cases = [case for case in all_cases(profile) if _chosen(suite, case.op)]
     if not cases:
         known = sorted({case.chapter for case in all_cases()} | {case.op for case in all_cases()})
-        geometries = sorted({case.geometry for case in all_cases()})
-        raise DFlashError(
-            f"no case of suite {suite}, profile {profile}, geometry {geometry}; "
-            f"suites: {', '.join(known)}; geometries: {', '.join(geometries)}"
-        )
+        raise DFlashError(f"no case of suite {suite}, profile {profile}; suites: {', '.join(known)}")
     return cases
 
 
-def _built(cases: list[Case], expected: bool) -> Iterator[Vector]:
-    """The vectors, with a bar on a terminal."""
-    progress = Progress(len(cases), sys.stderr)
+def _built(cases: Iterable[Case], total: int, expected: bool, processes: int, sizes: Sizes) -> Iterator[Vector]:
+    """The vectors, with a bar on a terminal; `sizes` collects what they hold."""
+    progress = Progress(total, sys.stderr)
     try:
-        for vector in build_all(cases, expected):
+        for vector in build_all(cases, expected, processes):
             progress.step(vector.id)
+            sizes.setdefault(load_ops()[vector.entry["op"]].chapter, []).append(len(vector.content))
             yield vector
     finally:
         progress.close()
 
 
-def _summary(cases: Sequence[Case], vectors: Sequence[Vector], seconds: float) -> str:
-    counts: Counter[str] = Counter(case.chapter for case in cases)
-    sizes: Counter[str] = Counter()
-    for case, vector in zip(cases, vectors, strict=True):
-        sizes[case.chapter] += len(vector.content)
+def _summary(sizes: Sizes, seconds: float) -> str:
     lines = [
-        f"{chapter:<8}{counts[chapter]:>5} vectors {sizes[chapter] / 1024:>9.1f} KiB" for chapter in sorted(counts)
+        f"{chapter:<8}{len(held):>5} vectors {sum(held) / 1024:>9.1f} KiB" for chapter, held in sorted(sizes.items())
     ]
-    total = sum(sizes.values()) / 1024
-    return "\n".join([*lines, f"{'all':<8}{len(vectors):>5} vectors {total:>9.1f} KiB in {seconds:.1f} s"])
+    everything = [size for held in sizes.values() for size in held]
+    total = sum(everything) / 1024
+    return "\n".join([*lines, f"{'all':<8}{len(everything):>5} vectors {total:>9.1f} KiB in {seconds:.1f} s"])
+
+
+def _sized(options: argparse.Namespace) -> tuple[Iterator[Case], int]:
+    """The cases of a geometry, and how many they are; prints first what they cost."""
+    geometries = load_geometries()
+    if options.geometry not in geometries:
+        known = ", ".join((TINY, *geometries))
+        raise DFlashError(f"geometry {options.geometry!r}, expected one of {known}")
+    geometry = geometries[options.geometry]
+    profiles = [load_profile(name) for name in ([options.profile] if options.profile else PROFILES)]
+    chosen = [sized for sized in plan(geometry) if _chosen(options.suite, sized.op)]
+    if not chosen:
+        raise DFlashError(f"no case of suite {options.suite} at a geometry; ops: {', '.join(CLAUSES)}")
+    print(cost(geometry, chosen, profiles), flush=True)
+    cases = (case for profile in profiles for case in sized_cases(geometry, chosen, profile))
+    return cases, len(chosen) * len(profiles)
 
 
 def _run(options: argparse.Namespace) -> int:
-    partial = options.suite or options.profile or options.geometry or options.no_expected
-    folder = options.out or default_folder()
-    if partial and options.out is None and not options.check:
+    whole = not (options.suite or options.profile or options.geometry or options.no_expected)
+    folder, start, sizes = options.out or default_folder(), time.perf_counter(), Sizes()
+    if not whole and options.out is None and not options.check:
         raise DFlashError("a part of the set, or a blind one, does not replace the committed set: give --out DIR")
-    cases, start = select(options.suite, options.profile, options.geometry), time.perf_counter()
-    vectors = list(_built(cases, not options.no_expected))
-    check_size(vectors)
-    print(_summary(cases, vectors, time.perf_counter() - start))
+    cases: Iterable[Case]
+    if options.geometry in (None, TINY):
+        cases = listed = select(options.suite, options.profile)
+        total, processes = len(listed), PROCESSES
+    else:
+        # One vector may take gigabytes while it is built: one at a time.
+        (cases, total), processes = _sized(options), 1
+    vectors: Iterable[Vector] = _built(cases, total, not options.no_expected, processes, sizes)
     if options.check:
-        lines = differences(folder, vectors)
-        if partial:
-            lines = [line for line in lines if "no case generates it" not in line and "index.json" not in line]
+        lines = differences(folder, vectors, whole)
         print("\n".join(lines) or f"equal to {folder}")
         return 1 if lines else 0
     ledger = None
     if options.out is None:
+        vectors = list(vectors)
+        check_size(vectors)
         ledger = extend_ledger(read_ledger(folder / "ledger.json"), vectors, options.accept_new)
     write_set(folder, vectors, ledger)
+    print(_summary(sizes, time.perf_counter() - start))
     print(f"written to {folder}")
     return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: written, or equal with --check. 1: differs, or a case, the ledger or an argument breaks a rule."""
+    """0: written, or equal with --check. 1: differs, or something breaks a rule. 130: interrupted."""
     options = _parser().parse_args(argv)
     try:
         return _run(options)
     except DFlashError as error:
         print(f"gen_vectors: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("gen_vectors: interrupted, nothing was written", file=sys.stderr)
+        return INTERRUPTED

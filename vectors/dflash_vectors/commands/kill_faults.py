@@ -16,6 +16,8 @@ from dflash_vectors.cases import default_folder
 from dflash_vectors.faults import all_faults
 from dflash_vectors.kill import Death, kill_all
 
+INTERRUPTED = 130
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kill_faults", description=__doc__)
@@ -71,9 +73,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: every fault dies of one of its clauses. 1: one does not, is not reached, or something could not be run."""
+    """0: every fault dies of one of its clauses. 1: one does not, or nothing could be run. 130: interrupted."""
     try:
         return _run(_parser().parse_args(argv))
     except DFlashError as error:
         print(f"kill_faults: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("kill_faults: interrupted", file=sys.stderr)
+        return INTERRUPTED

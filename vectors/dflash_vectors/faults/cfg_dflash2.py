@@ -14,7 +14,7 @@ from dflash_vectors.faults.cfg import NINFER, PACKAGE, unchecked
 LOAD = "https://github.com/Wallawalla47/Infernix/blob/4f0950184f/src/models/qwen3_5/load/dflash2.cpp"
 AUTOMODEL = "https://github.com/NVIDIA-NeMo/Automodel/pull/3605"
 PORT = "https://github.com/natpate/ninfer-windows/pull/4"
-START = "seed 000, startup"
+START = "NInfer docs/maintainer/dflash.md, startup"
 
 
 @fault("dflash_spec.config.dflash2.sizes", clauses=("CFG-061",), report=PORT, effect="acceptance")

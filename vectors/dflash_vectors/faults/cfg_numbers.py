@@ -10,8 +10,8 @@ from dflash_spec.config.members import Members
 from dflash_vectors.faults import Function, fault
 from dflash_vectors.faults.cfg import NINFER, PACKAGE, unchecked
 
-NEURON = "seed 003, configuration"
-TRAINER = "seed 001, configuration"
+NEURON = "vLLM Neuron DFlash guide, configuration"
+TRAINER = "the trainer's DFlash page, configuration"
 
 
 @fault("dflash_spec.config.taps.listed", clauses=("CFG-027",), report=NINFER, effect="acceptance")

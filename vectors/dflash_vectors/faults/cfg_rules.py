@@ -247,7 +247,7 @@ def draft_of_another_target_bound(true: Function) -> Function:
 @fault(
     "dflash_spec.config.published.not_trainer",
     clauses=("CFG-045",),
-    report="seed 001, configuration",
+    report="the trainer's DFlash page, configuration",
     effect="acceptance",
 )
 def trainer_config_taken_for_published(true: Function) -> Function:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from dflash_spec.registry import load_ops, load_profile
 from dflash_spec.tensors import Array
+
 from dflash_vectors.run import execute
 
 
