@@ -73,13 +73,13 @@ def block_columns(anchor: int, mask_id: int, frontier: int, drafts: int, proposa
 
 
 def dflash2_columns(profile: Profile, anchor: int, mask_id: int, frontier: int, drafts: int, proposals: int) -> Columns:
-    """A DFlash2 draft's block, whose rows all live: where the extent leaves the width alone K + 1, else P + 1.
+    """A DFlash2 draft's block: where the extent leaves the width alone all K + 1 columns live, else P + 1, as DFlash's.
 
     Profile axis `extent`. Clauses: BLK-008, BLK-009. Source: Infernix src/models/qwen3_5/program/decode.cpp; dflash
     0.1.0 dflash_generate.
     """
-    count = drafts if profile.axes["extent"] == "remaining_minus_one" else proposals
-    return block_columns(anchor, mask_id, frontier, count, count)
+    computed = drafts if profile.axes["extent"] == "remaining_minus_one" else proposals
+    return block_columns(anchor, mask_id, frontier, drafts, computed)
 
 
 def verify_columns(profile: Profile, anchor: int, proposals: Sequence[int], frontier: int, drafts: int) -> Columns:

@@ -28,8 +28,7 @@ def keys(c: Tensor, weights: ContextWeights, turn: Tables, eps: float, numerics:
     Clauses: CTX-005, CTX-006, CTX-011, CTX-015. Source: Infernix include/infernix/ops/context_kv_materialize.h; dflash
     0.1.0 Qwen3DFlashAttention.forward.
     """
-    layers, head_dim = weights.k_norm.shape
-    raw = linear(c, weights.k_proj).view(len(c), layers, -1, head_dim)
+    raw = _heads(linear(c, weights.k_proj), weights)
     norm = weights.k_norm[:, None]
     if numerics.profile.axes["dflash2_keys"] == "fused":
         return numerics.activation(turned(normed(raw, norm, eps).flatten(1, 2), turn)).view(raw.shape)
@@ -41,6 +40,10 @@ def values(c: Tensor, weights: ContextWeights, numerics: Numerics) -> Tensor:
 
     Clauses: CTX-007, CTX-008, CTX-015. Source: Infernix include/infernix/ops/context_kv_materialize.h.
     """
-    layers, head_dim = weights.k_norm.shape
     raw = numerics.activation(linear(c, weights.v_proj))
-    return numerics.stored_value(raw).view(len(c), layers, -1, head_dim)
+    return _heads(numerics.stored_value(raw), weights)
+
+
+def _heads(rows: Tensor, weights: ContextWeights) -> Tensor:
+    layers, head_dim = weights.k_norm.shape
+    return rows.view(rows.shape[0], layers, rows.shape[1] // (layers * head_dim), head_dim)
