@@ -16,6 +16,8 @@ Int64 = NDArray[np.int64]
 
 FRACTION_BITS = 52
 EXPONENT_BIAS = 1023
+OUTPUTS = 512
+"""How many outputs of a product are summed together, for the cache's sake; no value depends on it."""
 
 
 class Format(NamedTuple):
@@ -137,9 +139,16 @@ def contract(x: F64, w: F64) -> F64:
     Clause: NUM-006
     Source: NInfer docs/maintainer/op-development.md (oracle from the represented inputs).
     """
-    total = np.zeros((*x.shape[:-1], w.shape[0]))
-    for index in range(w.shape[1]):
-        total += x[..., index, np.newaxis] * w[:, index]
+    blocks = [_columns(x, w[start : start + OUTPUTS]) for start in range(0, max(len(w), 1), OUTPUTS)]
+    return np.concatenate(blocks, axis=-1)
+
+
+def _columns(x: F64, w: F64) -> F64:
+    total = np.zeros((*x.shape[:-1], len(w)))
+    term = np.empty_like(total)
+    for index, weights in enumerate(np.ascontiguousarray(w.T)):
+        np.multiply(x[..., index, np.newaxis], weights, out=term)
+        total += term
     return total
 
 

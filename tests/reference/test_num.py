@@ -149,3 +149,16 @@ def test_a_contraction_keeps_leading_axes_and_rounds_nothing() -> None:
 
 def test_mean_square_divides_the_ordered_sum_by_the_length_of_the_last_axis() -> None:
     assert num.mean_square(np.array([[3.0, 4.0, 5.0, 0.0], [1.0, 7.0, 1.0, 1.0]])).tolist() == [12.5, 13.0]
+
+
+def test_products_of_many_outputs_are_summed_in_the_same_order_as_those_of_one():
+    key = np.arange(3 * 7, dtype=np.float64).reshape(3, 7)
+    x, w = np.sin(key), np.cos(np.arange((num.OUTPUTS + 3) * 7.0)).reshape(-1, 7)
+    together = num.contract(x, w)
+    assert together.shape == (3, num.OUTPUTS + 3)
+    for output in (0, num.OUTPUTS - 1, num.OUTPUTS, num.OUTPUTS + 2):
+        total = np.zeros(3)
+        for index in range(7):
+            total = total + x[:, index] * w[output, index]
+        np.testing.assert_array_equal(together[:, output], total)
+    assert num.contract(x, np.zeros((0, 7))).shape == (3, 0)

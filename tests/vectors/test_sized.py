@@ -9,10 +9,12 @@ from dflash_vectors.cases import load_case, read_index
 from dflash_vectors.commands import gen_vectors
 from dflash_vectors.innocents import computing_as, innocents_of
 from dflash_vectors.run import execute, input_tensors, numbers
-from dflash_vectors.sized import BEYOND, CLAUSES, cost, plan, sized_cases
+from dflash_vectors.sized import BEYOND, cost, plan, sized_cases
+from dflash_vectors.sized_dflash2 import HEAD_ROWS
 
 TINY = sorted(name for name, geometry in load_geometries().items() if not geometry.official)
 OFFICIAL = sorted(name for name, geometry in load_geometries().items() if geometry.official)
+DFLASH2 = sorted(name for name, geometry in load_geometries().items() if geometry.dflash2)
 
 
 def of(name, profile):
@@ -23,10 +25,9 @@ def of(name, profile):
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("name", TINY)
 def test_honest_ports_stay_within_half_of_every_bound_at_a_geometry(name, profile):
-    seen = set()
+    seen, declared = set(), load_profile(profile)
     for case in of(name, profile):
         seen.add(case.op)
-        declared = load_profile(profile)
         inputs = numbers(input_tensors(case)[0])
         true = execute(case.op, inputs, declared)
         bounds, _ = judge(case, inputs, true, declared)
@@ -35,7 +36,7 @@ def test_honest_ports_stay_within_half_of_every_bound_at_a_geometry(name, profil
                 other = execute(case.op, inputs, declared)
             for name_, bound in bounds.items():
                 assert (np.abs(other[name_] - true[name_]) <= bound / 2).all(), (case.id, name_, innocent.name)
-    assert seen == set(CLAUSES)
+    assert seen == {sized.op for sized in plan(load_geometries()[name]) if sized.holds(declared)}
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
@@ -49,6 +50,32 @@ def test_an_official_geometry_is_planned_at_its_own_sizes_without_making_a_value
         attention = planned["draft.attention", f"window-{window}"]
         assert attention.scalars["context_length"] == window + BEYOND
         assert attention.scalars["positions"][-1] == geometry.max_positions - 1
+
+
+@pytest.mark.parametrize("name", DFLASH2)
+def test_the_parts_of_a_head_are_all_its_rows_once_and_no_part_is_more_than_memory_should_hold(name):
+    geometry = load_geometries()[name]
+    parts = [case for case in plan(geometry) if case.op == "head.top"]
+    ids = np.concatenate([part.scalars["global_ids"] for part in parts])
+    np.testing.assert_array_equal(ids, np.arange(geometry.vocab_size))
+    assert sum(part.scalars["public"] for part in parts) == geometry.public
+    assert max(len(part.scalars["global_ids"]) for part in parts) <= HEAD_ROWS
+
+
+@pytest.mark.parametrize("name", DFLASH2)
+def test_new_rows_of_a_ring_go_round_its_end_and_reach_the_last_position(name):
+    geometry = load_geometries()[name]
+    (sized,) = (case for case in plan(geometry) if case.op == "context.materialize")
+    slots = sized.scalars["positions"][0] % sized.rows["ring_key"][2]
+    assert (np.diff(slots[: sized.scalars["counts"][0]]) < 0).sum() == 1
+    assert sized.scalars["positions"].max() == geometry.max_positions - 1
+
+
+def test_the_widest_geometry_is_planned_at_its_rank_and_its_table():
+    planned = {(case.op, case.slug): case for case in plan(load_geometries()["qwen3.8-27b"])}
+    assert planned["selector.walk", "greedy"].weights["successor"] == (248320, 256)
+    assert planned["conv.finish", "mlp"].rows["branch"] == (64, 17408)
+    assert planned["context.materialize", "ring-2048"].rows["ring_key"] == (2, 1, 2048, 8, 128)
 
 
 def test_the_estimated_size_is_that_of_the_inputs():

@@ -24,7 +24,7 @@ from dflash_vectors.index import (
     read_ledger,
     write_set,
 )
-from dflash_vectors.sized import CLAUSES, cost, plan, sized_cases
+from dflash_vectors.sized import cost, plan, sized_cases
 from dflash_vectors.suite import Case, all_cases
 
 TINY = "tiny"
@@ -97,10 +97,11 @@ def _sized(options: argparse.Namespace) -> tuple[Iterator[Case], int]:
     profiles = [load_profile(name) for name in ([options.profile] if options.profile else PROFILES)]
     chosen = [sized for sized in plan(geometry) if _chosen(options.suite, sized.op)]
     if not chosen:
-        raise DFlashError(f"no case of suite {options.suite} at a geometry; ops: {', '.join(CLAUSES)}")
+        known = ", ".join(dict.fromkeys(sized.op for sized in plan(geometry)))
+        raise DFlashError(f"no case of suite {options.suite} at a geometry; ops: {known}")
     print(cost(geometry, chosen, profiles), flush=True)
     cases = (case for profile in profiles for case in sized_cases(geometry, chosen, profile))
-    return cases, len(chosen) * len(profiles)
+    return cases, sum(sized.holds(profile) for profile in profiles for sized in chosen)
 
 
 def _run(options: argparse.Namespace) -> int:
