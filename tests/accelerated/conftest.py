@@ -46,6 +46,11 @@ DRAFT = COMMON | {
     "num_target_layers": 3,
     "dflash_config": {"block_size": 6, "mask_token_id": 65, "target_layer_ids": [2, 0]},
 }
+DRAFT2 = DRAFT | {
+    "architectures": ["DFlash2DraftModel"],
+    "dflash_config": DRAFT["dflash_config"]
+    | {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 10, "selector_top_k": 16},
+}
 
 
 def random_weights(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Array]:
@@ -72,8 +77,9 @@ def _write_random_pair(
     target: dict[str, Any] | None = None,
     draft: dict[str, Any] | None = None,
     dtypes: tuple[str, str] = ("F32", "F32"),
+    second: bool = False,
 ) -> Path:
-    configs = (TARGET | (target or {}), DRAFT | (draft or {}))
+    configs = (TARGET | (target or {}), (DRAFT2 if second else DRAFT) | (draft or {}))
     read = read_target_config(json.dumps(configs[0]).encode())
     write_model(folder / "target", configs[0], random_weights(target_tensors(read), 1), dtypes[0])
     shapes = draft_tensors(read_draft_config(json.dumps(configs[1]).encode(), load_profile("zlab"), read))
@@ -83,7 +89,10 @@ def _write_random_pair(
 
 @pytest.fixture(scope="session")
 def write_random_pair() -> Callable[..., Path]:
-    """Writes `folder/target` and `folder/draft`; `target` and `draft` are config members that differ."""
+    """Writes `folder/target` and `folder/draft`; `target` and `draft` are config members that differ.
+
+    `second` makes the draft a DFlash2 draft.
+    """
     return _write_random_pair
 
 
@@ -99,21 +108,28 @@ def random_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def random_pair2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random pair with a DFlash2 draft."""
+    return _write_random_pair(tmp_path_factory.mktemp("random2") / "pair", second=True)
+
+
+@pytest.fixture(scope="session")
 def random_engine(random_pair: Path) -> Engine:
     return _load(random_pair)
 
 
 @pytest.fixture(scope="session")
-def planted_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, planted.Planted]]:
-    """A preset's folder and plan, written once."""
-    written: dict[str, tuple[Path, planted.Planted]] = {}
+def planted_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, planted.Planted]]:
+    """A preset's folder and plan, of either backend, written once."""
+    written: dict[tuple[str, str], tuple[Path, planted.Planted]] = {}
 
-    def get(preset: str) -> tuple[Path, planted.Planted]:
-        if preset not in written:
-            plan, folder = planted.pair(preset), tmp_path_factory.mktemp(preset)
+    def get(preset: str, backend: str = "dflash") -> tuple[Path, planted.Planted]:
+        key = (preset, backend)
+        if key not in written:
+            plan, folder = planted.pair(preset, backend=backend), tmp_path_factory.mktemp(preset)
             planted.write(folder, plan)
-            written[preset] = (folder, plan)
-        return written[preset]
+            written[key] = (folder, plan)
+        return written[key]
 
     return get
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from dflash_accelerated import Engine
-from dflash_spec.errors import CheckpointError, RequestError, UnsupportedConfigError
+from dflash_spec.errors import CheckpointError, ConfigError, RequestError
 from dflash_spec.files import read_tensors, write_tensors
 from dflash_spec.tensors import Tensor
 from dflash_vectors import planted
@@ -107,12 +107,62 @@ def test_a_tensor_that_no_one_asked_for_is_refused_by_name(
         load(tmp_path / "pair")
 
 
-def test_a_dflash2_draft_is_readable_but_not_executable_here(
-    write_random_pair: Write, load: Load, tmp_path: Path
+def test_a_dflash2_folder_of_five_layers_holds_81_tensors(write_random_pair: Write, load: Load, tmp_path: Path) -> None:
+    deep = {"num_hidden_layers": 5, "layer_types": ["sliding_attention"] * 5}
+    folder = write_random_pair(tmp_path / "pair", draft=deep, second=True)
+    assert len(read_tensors(folder / "draft" / "model.safetensors")) == 81
+    assert len(load(folder).generate(PROMPT, 7, stop_ids=[]).tokens) == 7
+
+
+@pytest.mark.parametrize(("second", "claimed"), [(False, "DFlash2DraftModel"), (True, "DFlashDraftModel")])
+def test_no_draft_runs_as_one_of_the_other_version(
+    write_random_pair: Write, load: Load, tmp_path: Path, second: bool, claimed: str
 ) -> None:
-    folder = write_random_pair(tmp_path / "pair")
+    folder = write_random_pair(tmp_path / "pair", second=second)
     config = folder / "draft" / "config.json"
     text = json.loads(config.read_text("utf-8"))
-    config.write_text(json.dumps(text | {"architectures": ["DFlash2DraftModel"]}), "utf-8")
-    with pytest.raises(UnsupportedConfigError):
+    config.write_text(json.dumps(text | {"architectures": [claimed]}), "utf-8")
+    with pytest.raises(ConfigError):
         load(folder)
+
+
+@pytest.mark.parametrize("name", ["predecessor_codebook", "successor_codebook", "hidden_projection.weight"])
+def test_a_codebook_that_is_missing_or_has_a_suffix_is_refused_by_name(
+    write_random_pair: Write, load: Load, tmp_path: Path, name: str
+) -> None:
+    file = write_random_pair(tmp_path / "pair", second=True) / "draft" / "model.safetensors"
+    tensors = read_tensors(file)
+    moved = tensors.pop(f"candidate_selector.{name}")
+    write_tensors(file, tensors | {f"candidate_selector.{name}.weight": moved})
+    with pytest.raises(CheckpointError, match=rf"candidate_selector\.{name}"):
+        load(tmp_path / "pair")
+
+
+def test_candidates_that_exceed_the_proposal_head_are_refused(
+    write_random_pair: Write, load: Load, tmp_path: Path
+) -> None:
+    folder = write_random_pair(tmp_path / "pair", second=True)
+    ninfer = {"profile": "ninfer", "dtype": torch.bfloat16, "draft_tokens": 3}
+    assert load(folder, public_tokens=16).generate([1, 2], 3).tokens
+    with pytest.raises(ConfigError, match="selector_top_k"):
+        load(folder, public_tokens=15)
+    with pytest.raises(ConfigError, match="selector_top_k"):
+        load(folder, proposal_ids=range(20, 35), **ninfer)
+    with pytest.raises(ConfigError, match="an id occurs twice"):
+        load(folder, proposal_ids=[5] * 16, **ninfer)
+    with pytest.raises(ConfigError, match="indexed rows"):
+        load(folder, proposal_ids=range(20, 40))
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_an_indexed_head_proposes_its_own_ids_alone_and_moves_no_token(
+    write_random_pair: Write, load: Load, tmp_path: Path, second: bool
+) -> None:
+    folder = write_random_pair(tmp_path / "pair", second=second)
+    ninfer = {"profile": "ninfer", "dtype": torch.bfloat16, "draft_tokens": 3}
+    index = [60, 3, 41, 7, 22, 15, 9, 33, 58, 1, 44, 12, 27, 50, 5, 38, 19]
+    made = load(folder, proposal_ids=index, **ninfer).generate(PROMPT, 30, stop_ids=[])
+    plain = load(folder, **ninfer).generate(PROMPT, 30, stop_ids=[])
+    assert made.tokens == plain.tokens
+    assert made.proposals != plain.proposals
+    assert {token for tokens in made.proposals for token in tokens} <= set(index)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from dflash_accelerated import Engine, Numerics
 from dflash_accelerated.chain import ChainOrchestrator
+from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.protocols import (
     Block,
     ContextRows,
@@ -58,6 +59,13 @@ class ToyVocabulary:
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden
+
+    def choose(self, logits: Tensor) -> Tensor:
+        return logits.argmax(dim=-1)
+
+    def top(self, hidden: Tensor, count: int, multiplier: float, softcap: float) -> Candidates:
+        best = hidden.topk(count)
+        return Candidates(best.indices, best.values)
 
 
 class ToyTarget:
@@ -132,12 +140,12 @@ def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: in
 
 
 def request(prompt: Sequence[int], count: int) -> Request:
-    return Request(tuple(prompt), count, 0.0, 0, frozenset(), None, 500)
+    return Request(tuple(prompt), count, 0.0, 0, frozenset(), None, 500, 6)
 
 
 def together(engine: Engine, requests: Sequence[Request]) -> list[tuple[int, ...]]:
     """All requests in joint rounds; each leaves when it ends."""
-    orchestrator = ChainOrchestrator(engine.target, engine.draft, engine.draft_tokens, engine.numerics)
+    orchestrator = ChainOrchestrator(engine.target, engine.draft, engine.numerics)
     started = [orchestrator.start(each) for each in requests]
     tokens = [list(first.tokens) for _, first in started]
     live = [at for at, (_, first) in enumerate(started) if first.finish_reason is None]

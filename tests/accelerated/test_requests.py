@@ -34,12 +34,14 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 2**64}, "seed is 18446744073709551616, expected 0 to 18446744073709551615"),
     ({"stop_ids": [5, 67]}, "stop_ids[1] is 67, expected 0 to 66"),
     ({"stop_ids": 5}, "stop_ids is int, expected a sequence of token ids"),
+    ({"draft_tokens": 6}, "draft_tokens is 6, expected 0 to 5"),
+    ({"draft_tokens": True}, "draft_tokens is True, expected an integer"),
     ({"prefill_chunk": 0}, "prefill_chunk is 0, expected 1 to 2147483647"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_REQUESTS, ids=[message for _, message in BAD_REQUESTS])
-@pytest.mark.parametrize("call", ["generate", "stream"])
+@pytest.mark.parametrize("call", ["generate", "stream", "request"])
 def test_a_bad_argument_is_refused_at_the_call(
     random_engine: Engine, call: str, change: dict[str, Any], message: str
 ) -> None:
@@ -62,6 +64,10 @@ def test_a_bad_argument_is_refused_at_the_call(
         ({"max_context": 0}, RequestError, "max_context is 0, expected 1 to 211"),
         ({"public_tokens": 68}, RequestError, "public_tokens is 68, expected 1 to 67"),
         ({"public_tokens": 0}, RequestError, "public_tokens is 0, expected 1 to 67"),
+        ({"max_batch": 0}, RequestError, "max_batch is 0, expected 1 to 8"),
+        ({"max_batch": 9}, RequestError, "max_batch is 9, expected 1 to 8"),
+        ({"profile": "ninfer", "draft_tokens": 3, "proposal_ids": []}, RequestError, "proposal_ids has 0 ids"),
+        ({"proposal_ids": [67]}, RequestError, "proposal_ids[0] is 67, expected 0 to 66"),
     ],
 )
 def test_a_bad_start_is_refused(

@@ -50,5 +50,15 @@ def swiglu(m: Tensor, gate_proj: Tensor, up_proj: Tensor, numerics: Numerics) ->
 
     Clauses: DRAFT-010, DRAFT-016. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 Qwen3DFlashDecoderLayer.
     """
-    gate = torch.nn.functional.silu(linear(m, gate_proj))
-    return numerics.activation(gate * linear(m, up_proj))
+    gate = linear(m, gate_proj)
+    return numerics.activation(_silu(gate) * linear(m, up_proj))
+
+
+def _silu(x: Tensor) -> Tensor:
+    """x / (1 + exp(-x)) in FP32, rounded to x's dtype.
+
+    PyTorch's own rounds a tensor's last few elements otherwise than the rest, so that a row's values would depend on
+    how many rows follow it.
+    """
+    wide = x.to(torch.float32)
+    return (wide / (1.0 + torch.exp(-wide))).to(x.dtype)
