@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from dflash.model import DFlashDraftModel
+from dflash.model import DFlash2DraftModel, DFlashDraftModel
 from dflash_accelerated import Engine
-from dflash_reference.models import Draft, Target
+from dflash_reference.models import Draft, Target, draft_of
 from dflash_spec.config import read_draft_config, read_target_config
 from dflash_spec.registry import load_profile
 from dflash_vectors import planted
@@ -36,22 +36,24 @@ class Loaded:
     def reference(self) -> tuple[Target, Draft]:
         config = read_target_config(self.folder / "target")
         draft = read_draft_config(self.folder / "draft", load_profile("zlab"), config)
-        return Target(config, self.pair.target), Draft(draft, self.pair.draft)
+        return Target(config, self.pair.target), draft_of(draft, self.pair.draft)
 
     @cached_property
     def authors(self) -> Any:
         """The authors' draft, which the package's loader reads unchanged."""
-        return DFlashDraftModel.from_pretrained(self.folder / "draft", dtype=self.dtype)
+        kind = DFlash2DraftModel if self.pair.options.second else DFlashDraftModel
+        return kind.from_pretrained(self.folder / "draft", dtype=self.dtype)
 
     @cached_property
     def transformers(self) -> Any:
         """transformers' target, through its automatic class."""
         return AutoModelForCausalLM.from_pretrained(self.folder / "target", dtype=self.dtype)
 
-    def engine(self, drafts: int, profile: str = "zlab") -> Engine:
+    def engine(self, drafts: int, profile: str = "zlab", public: int | None = None) -> Engine:
+        """`public` None is the pair's own count."""
         return Engine.from_pretrained(
             self.folder / "target", self.folder / "draft", profile=profile, draft_tokens=drafts,
-            public_tokens=self.pair.public,
+            public_tokens=self.pair.public if public is None else public,
         )  # fmt: skip
 
     @torch.inference_mode()
