@@ -38,7 +38,7 @@ TARGET = COMMON | {
     "tie_word_embeddings": False,
     "eos_token_id": 66,
 }
-DRAFT = COMMON | {
+DRAFT: dict[str, Any] = COMMON | {
     "architectures": ["DFlashDraftModel"],
     "num_hidden_layers": 2,
     "layer_types": ["sliding_attention", "full_attention"],

@@ -25,7 +25,7 @@ Pairs = Callable[..., tuple[Path, Planted]]
 
 PROFILES: dict[str, dict[str, Any]] = {"zlab": {}, "ninfer": {"profile": "ninfer", "dtype": torch.bfloat16}}
 DRAFTS = 5
-MIXED = (
+MIXED: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.7, "seed": 11},
     {"temperature": 0.0, "draft_tokens": 2},
@@ -60,8 +60,7 @@ def asked(engine: Engine, traces: list[list[RoundTrace]] | None = None) -> list[
         log: list[RoundTrace] = []
         if traces is not None:
             traces.append(log)
-        options = {**options, "observer": log.append}
-        requests.append(engine.request(prompt, 9 + (5 * at) % 11, stop_ids=[], **options))
+        requests.append(engine.request(prompt, 9 + (5 * at) % 11, stop_ids=[], observer=log.append, **options))
     return requests
 
 

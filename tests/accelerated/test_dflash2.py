@@ -96,7 +96,8 @@ def test_every_token_of_a_sampled_answer_follows_from_its_keys(random_pair2: Pat
     engine = load(random_pair2, profile=profile, draft_tokens=4, dtype=numerics.act)
     traces: list[RoundTrace] = []
     made = engine.generate(PROMPT, 90, temperature=warmth, seed=seed, stop_ids=[], observer=traces.append)
-    place, margins = 1, []
+    place = 1
+    margins: list[float] = []
 
     def coin(position: int, purpose: int) -> float:
         return float(uniforms(keys(seed, position, purpose, 0))[0])
