@@ -40,6 +40,10 @@ class Sized:
         items = {"rows": STORED[profile.dtypes["ACT"]].itemsize, "weights": STORED[profile.dtypes["WEIGHT"]].itemsize}
         return sum(prod(shape) * item for kind, item in items.items() for shape in getattr(self, kind).values())
 
+    def count(self) -> int:
+        """Values of the inputs that are made."""
+        return sum(prod(shape) for shapes in (self.rows, self.weights) for shape in shapes.values())
+
     def work(self) -> int:
         """Multiply-adds of the op, up to a small factor."""
         if self.op == "draft.attention":
