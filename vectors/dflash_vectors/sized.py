@@ -24,7 +24,7 @@ FULL_CONTEXT = 61
 """Context rows where every layer is full."""
 SPEED = 3e8
 """Multiply-adds a second of reference and error model together, measured on one core; for the estimate alone."""
-VALUES = 1e7
+VALUES = 6e6
 """Values made, checked and written a second, likewise."""
 
 
