@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dflash_vectors import planted
+from dflash_vectors.planted.options import BACKENDS
 
 EPILOG = """\
-DIR/target and DIR/draft each get a config.json and model.safetensors. Any loader of Qwen3 targets and DFlash drafts
-reads them; DIR/prompts.txt has prompts, one a line, on which the draft's accepted counts are known in advance.
+DIR/target and DIR/draft each get a config.json and model.safetensors. Any loader of Qwen3 targets and of such
+drafts reads them; DIR/prompts.txt has prompts, one a line, on which the draft's accepted counts are known in advance.
 
 examples:
   dflash-make-planted-pair --out pair
+  dflash-make-planted-pair --out pair --backend dflash2
   dflash-make-planted-pair --out pair --preset tied --dtype BF16 --shards 3
   dflash-make-planted-pair --out pair --gaps '1,5,3,4;2,6,2,3' --drafts 4 --draft-windows 15,0,0 --is-causal absent
 
@@ -46,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
         prog="dflash-make-planted-pair",
-        description="Write a Qwen3 target and a DFlash draft whose accepted counts are planned.",
+        description="Write a Qwen3 target and a DFlash or DFlash2 draft whose accepted counts are planned.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -68,6 +70,12 @@ def parser() -> argparse.ArgumentParser:
     _option(made, "draft-windows", _numbers, "window of each draft layer")
     _option(made, "copy-layer", int, "the draft layer that copies from the context")
     _option(made, "taps", _numbers, "target blocks to tap, in recorded order")
+    made.add_argument("--backend", choices=BACKENDS, default=argparse.SUPPRESS, help="the draft's kind")
+    _option(made, "idle", int, "public ids that no text holds")
+    _option(made, "conv-taps", int, "rows that DFlash2's convolution reads")
+    _option(made, "conv-group", int, "channels of a group of DFlash2's convolution")
+    _option(made, "rank", int, "rank of DFlash2's selector")
+    _option(made, "candidates", int, "candidates of a slot of DFlash2")
     made.add_argument("--is-causal", choices=CAUSALITY, default=argparse.SUPPRESS, help="the draft's is_causal")
     for flag, text in (("tied", "head tied to the embedding"), ("twins", "near ties: a second id for every token")):
         made.add_argument(f"--{flag}", action="store_true", default=argparse.SUPPRESS, help=text)

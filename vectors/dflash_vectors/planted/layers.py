@@ -55,23 +55,22 @@ class Copy:
     """What a copying layer reads and adds.
 
     distance: positions back. query_norm, source_norm: [hidden] weights of the norms that produced the rows which
-    give the queries, and the keys and values. fold: [code] gain of each copied channel. decoy: [code] added times
-    the copied flag; zeros where there is none.
+    give the queries, and the keys and values. carried: the channels that the values hold. mixed: [rows, carried] what
+    each of these adds to the first channels of the row.
     """
 
     distance: int
     query_norm: Array
     source_norm: Array
-    fold: Array
-    decoy: Array
+    carried: tuple[int, ...]
+    mixed: Array
 
 
 def copying_attention(key: str, options: Options, copy: Copy) -> dict[str, Array]:
     """Attention tensors that copy the code of the row `copy.distance` back, whatever the rows hold.
 
     Queries and keys come from the constant channel alone, so each channel pair turns with the position and the
-    score is a sum of cos(frequency · (distance − copied distance)), largest at the copied distance. Value channel c
-    is code channel c, the one after them the flag.
+    score is a sum of cos(frequency · (distance − copied distance)), largest at the copied distance.
     """
     hidden, size, width = options.hidden, options.head_dim, options.kv_heads * options.head_dim
     group = options.heads // options.kv_heads
@@ -84,15 +83,11 @@ def copying_attention(key: str, options: Options, copy: Copy) -> dict[str, Array
     q_proj[:, options.constant] = np.concatenate([q_turn] * options.heads) / copy.query_norm[options.constant]
     k_proj[:, options.constant] = np.concatenate([k_turn] * options.kv_heads) / copy.source_norm[options.constant]
     shares = [(head % group + 1) / (group * (group + 1) / 2) for head in range(options.heads)]
-    for channel in range(options.code + 1):
-        source = channel if channel < options.code else options.flag
+    for channel, source in enumerate(copy.carried):
         v_proj[channel, source] += 1.0 / copy.source_norm[source]
         for head in range(channel // size * group, (channel // size + 1) * group):
             column = head * size + channel % size
-            if channel < options.code:
-                o_proj[channel, column] += COPIED * shares[head] * copy.fold[channel]
-            else:
-                o_proj[: options.code, column] += COPIED * shares[head] * copy.fold * copy.decoy
+            o_proj[: len(copy.mixed), column] += COPIED * shares[head] * copy.mixed[:, channel]
     tensors = {
         "q_proj": q_proj,
         "k_proj": k_proj,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BACKENDS = ("dflash", "dflash2")
 DTYPES = {"F32": "float32", "BF16": "bfloat16"}
 """Our name of a dtype, and the configs'."""
 
@@ -17,7 +18,8 @@ class Options:
     same sum, the cycles' length. `is_causal` None leaves the key out of the draft's config. `taps` are in
     recorded order, and none is the target's last layer, whose output the peers see only after the final norm.
     `twins` gives every cycle token a second id with the same code, whose logit is nearly the first's: near ties,
-    at which implementations that round differently part.
+    at which implementations that round differently part. `idle` public ids stand in no prompt and follow no token.
+    What comes after `backend` is a DFlash2 draft's.
     """
 
     seed: int = 0
@@ -30,6 +32,7 @@ class Options:
     head_dim: int = 32
     intermediate: int = 44
     padding: int = 7
+    idle: int = 0
     target_windows: tuple[int, ...] = (0, 0, 0)
     draft_windows: tuple[int, ...] = (36, 0, 36)
     copy_layer: int = 0
@@ -40,6 +43,11 @@ class Options:
     theta: float = 10_000.0
     eps: float = 1e-6
     dtype: str = "F32"
+    backend: str = "dflash"
+    conv_taps: int = 2
+    conv_group: int = 8
+    rank: int = 12
+    candidates: int = 16
 
     def __post_init__(self) -> None:
         """Raise ValueError for a choice with which the draft could not follow the target."""
@@ -72,6 +80,23 @@ class Options:
             )
         if self.theta < 1:
             raise ValueError(f"theta {self.theta}, expected at least 1")
+        if self.backend not in BACKENDS:
+            raise ValueError(f"backend {self.backend!r}, expected one of {', '.join(BACKENDS)}")
+        if self.second:
+            self._check_second()
+
+    def _check_second(self) -> None:
+        if self.code + 2 > self.kv_heads * self.head_dim:
+            raise ValueError(f"a code of {self.code} channels, flag and constant do not fit the value channels")
+        if self.hidden % self.conv_group:
+            raise ValueError(f"conv_group {self.conv_group}, expected a divisor of the hidden width {self.hidden}")
+        if self.candidates > self.public:
+            raise ValueError(f"{self.candidates} candidates, expected at most the {self.public} public ids")
+
+    @property
+    def second(self) -> bool:
+        """Whether the draft is a DFlash2 draft."""
+        return self.backend == "dflash2"
 
     @property
     def cycle(self) -> int:
@@ -89,8 +114,8 @@ class Options:
 
     @property
     def public(self) -> int:
-        """Ids that text can hold: the cycles' tokens, their twins and the decoy."""
-        return len(self.gaps) * self.cycle * (2 if self.twins else 1) + 1
+        """The cycles' tokens, their twins, the idle ids and the decoy."""
+        return len(self.gaps) * self.cycle * (2 if self.twins else 1) + self.idle + 1
 
     @property
     def vocabulary(self) -> int:
@@ -124,3 +149,6 @@ TIED = Options(
 PRESETS = {"standard": Options(), "tied": TIED, "small": SMALL}
 """standard: an untied head, taps out of order, local layers that see both ways. tied: a tied head, local target
 layers, local draft layers without the `is_causal` key. small: both models in under 256 KiB as F32."""
+
+SECOND = {"small": {"idle": 39, "padding": 12, "intermediate": 20, "rank": 10}}
+"""What a preset changes for DFlash2: its candidates need a larger vocabulary."""

@@ -1,4 +1,4 @@
-"""Planted pairs: a Qwen3 target, and a DFlash draft that follows it up to chosen slots.
+"""Planted pairs: a Qwen3 target, and a DFlash or DFlash2 draft that follows it up to chosen slots.
 
 The target walks around one of several token cycles. The draft's copying layer looks exactly one cycle back into the
 context, where the same token stood before, and so proposes what the target will say; tokens that carry a flag make
@@ -14,8 +14,9 @@ import numpy as np
 from dflash_spec.tensors import Array
 
 from dflash_vectors import inputs
+from dflash_vectors.planted import dflash2
 from dflash_vectors.planted.layers import GAIN, Copy, copying_attention, noise_layer
-from dflash_vectors.planted.options import DTYPES, PRESETS, Options
+from dflash_vectors.planted.options import DTYPES, PRESETS, SECOND, Options
 from dflash_vectors.planted.vocabulary import FLAG, Vocabulary, embedding, vocabulary
 
 PEAK = 13.0
@@ -73,10 +74,13 @@ class Planted:
 def pair(preset: str = "standard", **options: Any) -> Planted:
     """Build a pair from a preset (`standard`, `tied` or `small`) and the options that differ from it.
 
+    `backend="dflash2"` makes the draft DFlash2's.
+
     Raises KeyError for an unknown preset, TypeError for an unknown option, ValueError for options that contradict
     each other.
     """
-    chosen = replace(PRESETS[preset], **options)
+    second = SECOND.get(preset, {}) if options.get("backend") == "dflash2" else {}
+    chosen = replace(PRESETS[preset], **{**second, **options})
     key = f"planted/{chosen.seed}"
     words = vocabulary(key, chosen)
     target = _target(f"{key}/target", chosen, words)
@@ -107,8 +111,8 @@ def _target(key: str, options: Options, words: Vocabulary) -> dict[str, Array]:
         layer = noise_layer(f"{key}/layer/{index}", options)
         if options.tied and index == last:
             source = layer["input_layernorm.weight"]
-            none = np.zeros(options.code)
-            copy = Copy(options.cycle - 1, source, source, np.ones(options.code), none)
+            alone = np.ones(options.code), np.zeros(options.code)
+            copy = Copy(options.cycle - 1, source, source, *plain_mixing(options, *alone))
             layer.update(copying_attention(f"{key}/copy", options, copy))
         tensors.update({f"model.layers.{index}.{name}": value for name, value in layer.items()})
     if not options.tied:
@@ -127,8 +131,9 @@ def _draft(key: str, options: Options, words: Vocabulary, target_norm: Array) ->
     hidden, tapped = options.hidden, options.flag + 1
     fc = inputs.weights(f"{key}/fc", (hidden, len(options.taps) * hidden), "F32", GAIN / 8)
     diagonal = np.arange(tapped)
-    for slot in range(len(options.taps)):
-        fc[diagonal, slot * hidden + diagonal] += 1.0 / (slot + 1)
+    # A DFlash2 draft leans on the lower layer, whose rows are nearer to the codes: its unary scores are a close race.
+    for slot, tap in enumerate(options.taps):
+        fc[diagonal, slot * hidden + diagonal] += 1.0 / ((tap if options.second else slot) + 1)
     norm = inputs.norm_weights(f"{key}/norm", (hidden,), "F32")
     context_norm = inputs.norm_weights(f"{key}/hidden_norm", (hidden,), "F32")
     tensors = {"fc.weight": fc, "hidden_norm.weight": context_norm, "norm.weight": norm}
@@ -137,10 +142,36 @@ def _draft(key: str, options: Options, words: Vocabulary, target_norm: Array) ->
         layer = noise_layer(f"{key}/layer/{index}", options)
         if index == options.copy_layer:
             query = layer["input_layernorm.weight"]
-            copy = Copy(options.distance, query, context_norm, fold, DECOY / FLAG * words.codes[words.decoy])
+            mixing = (
+                dflash2.mixing(key, options, words, fold)
+                if options.second
+                else plain_mixing(options, fold, DECOY / FLAG * words.codes[words.decoy])
+            )
+            copy = Copy(options.distance, query, context_norm, *mixing)
             layer.update(copying_attention(f"{key}/copy", options, copy))
+        if options.second:
+            layer = convolved(f"{key}/layer/{index}", options, layer)
         tensors.update({f"layers.{index}.{name}": value for name, value in layer.items()})
+    if options.second:
+        selector = dflash2.selector(f"{key}/selector", options, words, norm)
+        tensors.update({f"candidate_selector.{name}": value for name, value in selector.items()})
     return tensors
+
+
+def plain_mixing(options: Options, fold: Array, decoy: Array) -> tuple[tuple[int, ...], Array]:
+    """The channels that a copied row carries, and what each adds [code, carried], with the gains `fold` [code]: itself,
+    and `decoy` [code] if flagged."""
+    return (*range(options.code), options.flag), np.column_stack([np.diag(fold), fold * decoy])
+
+
+def convolved(key: str, options: Options, layer: dict[str, Array]) -> dict[str, Array]:
+    """`layer` with a convolution around both branches, whose scales the branches' last projections undo."""
+    added = {}
+    for branch, last in (("attention_conv", "self_attn.o_proj.weight"), ("mlp_conv", "mlp.down_proj.weight")):
+        tensors = dflash2.convolution(f"{key}/{branch}", options)
+        added[last] = layer[last] / tensors["base_kernel"][1, 0][:, np.newaxis]
+        added |= {f"{branch}.{name}": value for name, value in tensors.items()}
+    return {**layer, **added}
 
 
 def _common_config(options: Options, windows: tuple[int, ...]) -> dict[str, Any]:
@@ -181,7 +212,7 @@ def target_config(options: Options, decoy: int) -> dict[str, Any]:
 def draft_config(options: Options) -> dict[str, Any]:
     """The draft's `config.json` in the published schema."""
     config = {
-        "architectures": ["DFlashDraftModel"],
+        "architectures": ["DFlash2DraftModel" if options.second else "DFlashDraftModel"],
         **_common_config(options, options.draft_windows),
         "tie_word_embeddings": False,
         "num_target_layers": len(options.target_windows),
@@ -189,11 +220,24 @@ def draft_config(options: Options) -> dict[str, Any]:
             "block_size": options.drafts + 1,
             "mask_token_id": options.mask_id,
             "target_layer_ids": list(options.taps),
+            **_second_config(options),
         },
     }
     if options.is_causal is not None:
         config["is_causal"] = options.is_causal
     return config
+
+
+def _second_config(options: Options) -> dict[str, int]:
+    """The members that DFlash2 adds to `dflash_config`."""
+    if not options.second:
+        return {}
+    return {
+        "conv_kernel_size": options.conv_taps,
+        "conv_group_size": options.conv_group,
+        "selector_rank": options.rank,
+        "selector_top_k": options.candidates,
+    }
 
 
 def component_config(options: Options) -> dict[str, Any]:
@@ -205,7 +249,11 @@ def component_config(options: Options) -> dict[str, Any]:
     )  # fmt: skip
     config = {name: published[name] for name in kept}
     config["rope_parameters"] = {"rope_theta": options.theta}
-    config["dflash_config"] = {"target_layer_ids": list(options.taps), "mask_token_id": options.mask_id}
+    config["dflash_config"] = {
+        "target_layer_ids": list(options.taps),
+        "mask_token_id": options.mask_id,
+        **_second_config(options),
+    }
     if "sliding_window" in published:
         config["sliding_window"] = published["sliding_window"]
     return config

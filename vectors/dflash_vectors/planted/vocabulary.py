@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -26,8 +27,8 @@ POOL = 64
 class Vocabulary:
     """`successor` is the target's next token. The draft proposes `decoy` in the place of a `mispredicted` token.
 
-    `twin` gives the second id of a token where there are twins. codes: [public, code] of +1 and -1; all but twins'
-    differ in three channels of ten.
+    `twin` gives the second id of a token where there are twins. codes: [public, code] of +1 and -1, 0 for idle ids;
+    all but twins' differ in three channels of ten.
     """
 
     cycles: tuple[tuple[int, ...], ...]
@@ -49,31 +50,38 @@ def vocabulary(key: str, options: Options) -> Vocabulary:
     for cycle, gaps in zip(cycles, options.gaps, strict=True):
         successor.update(zip(cycle, cycle[1:] + cycle[:1], strict=True))
         mispredicted += [cycle[place] for place in accumulate(gaps[:-1], initial=0)]
-    codes = _codes(f"{key}/codes", options)
-    twin = dict(zip(ids[:count], ids[count:-1], strict=True)) if options.twins else {}
+    codes = _codes(f"{key}/codes", options, idle_ids(ids, options))
+    twin = dict(zip(ids[:count], ids[count : 2 * count], strict=True)) if options.twins else {}
     for token, other in twin.items():
         successor[other] = successor[token]
         codes[other] = codes[token]
     return Vocabulary(cycles, decoy, successor, frozenset(mispredicted), twin, codes)
 
 
-def _codes(key: str, options: Options) -> Array:
-    """Rows of signs, each the first of its keyed candidates that no earlier row resembles too much.
+def idle_ids(ids: Sequence[int], options: Options) -> frozenset[int]:
+    """Those of the public ids, in keyed order, that no text holds: the ones before the decoy."""
+    return frozenset(ids[len(ids) - 1 - options.idle : -1])
+
+
+def _codes(key: str, options: Options, idle: frozenset[int]) -> Array:
+    """Rows of signs, each the first of its keyed candidates that no earlier row resembles too much; 0 for idle ids.
 
     Two rows may agree in at most 70 % of the channels, so a row's product with itself exceeds any other by 60 %.
     """
     limit = int(0.4 * options.code)
     chosen = np.zeros((0, options.code), dtype=np.int64)
-    for token in range(options.public):
+    codes = np.zeros((options.public, options.code))
+    for token in sorted(set(range(options.public)) - idle):
         for attempt in range(POOL):
             bits = inputs.hashes(f"{key}/{token}/{attempt}", (options.code,)) >> np.uint64(63)
             candidate = 2 * bits.astype(np.int64) - 1
             if not len(chosen) or int((chosen * candidate).sum(axis=1).max()) <= limit:
                 chosen = np.concatenate([chosen, candidate[None]])
+                codes[token] = candidate
                 break
         else:
             raise ValueError(f"no code of {options.code} channels is left for token {token} of {options.public}")
-    return chosen.astype(np.float64)
+    return codes
 
 
 def embedding(key: str, options: Options, words: Vocabulary) -> Array:
@@ -83,7 +91,8 @@ def embedding(key: str, options: Options, words: Vocabulary) -> Array:
     else the one before it.
     """
     rows = inputs.normal_like(f"{key}/rows", (options.vocabulary, options.hidden), OTHER, "F32")
-    rows[: options.public, : options.code] = words.codes
+    spoken = np.flatnonzero(words.codes[:, 0])
+    rows[spoken, : options.code] = words.codes[spoken]
     rows[options.public :, : options.code] *= FAINT / OTHER
     rows[:, options.constant] = CONSTANT
     rows[:, options.flag] = 0.0
