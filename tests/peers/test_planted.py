@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,14 @@ from dflash_vectors.commands.make_planted_pair import main
 NEW_TOKENS = 224
 SMALL_LIMIT = 256 * 1024 // 4
 DIGESTS = {
-    "standard": "8637a5b0b85448adfa9d0df33f41d5b01dadd188c0836c185718ed294bea953b",
-    "tied": "59d435528e79babd0c6d4b27f6bfb041c05b35ebdad2613b3fe8eb386a7c153d",
-    "small": "b2c7d7085b9316f21c032129a7c3b2e2ae7c29eef91cc35960f00013c292d89f",
+    ("standard", "dflash"): "8637a5b0b85448adfa9d0df33f41d5b01dadd188c0836c185718ed294bea953b",
+    ("tied", "dflash"): "59d435528e79babd0c6d4b27f6bfb041c05b35ebdad2613b3fe8eb386a7c153d",
+    ("small", "dflash"): "b2c7d7085b9316f21c032129a7c3b2e2ae7c29eef91cc35960f00013c292d89f",
+    ("standard", "dflash2"): "44b226f138441bc7a491072482df0cd532dcb6ca04132fddaf9ec33e5883f99c",
+    ("tied", "dflash2"): "ffa18ee6c4597c0019f5084b8f341276d0b95539a4c44eba4ae54cd6d93a6b04",
+    ("small", "dflash2"): "26762c019caecb5c585edb15b90aba63a1fde2a98fae4bfe6571b68f09089514",
 }
+EACH = pytest.mark.parametrize(("preset", "backend"), sorted(DIGESTS))
 
 
 def digest(pair: planted.Planted) -> str:
@@ -33,9 +38,18 @@ def digest(pair: planted.Planted) -> str:
     return total.hexdigest()
 
 
-@pytest.mark.parametrize("preset", sorted(planted.PRESETS))
-def test_a_preset_is_the_same_bytes_on_every_machine(preset: str) -> None:
-    assert digest(planted.pair(preset)) == DIGESTS[preset]
+@EACH
+def test_a_preset_is_the_same_bytes_on_every_machine(preset: str, backend: str) -> None:
+    assert digest(planted.pair(preset, backend=backend)) == DIGESTS[preset, backend]
+    assert {name for name, _ in DIGESTS} == planted.PRESETS.keys()
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"tied": True}, {"twins": True, "code": 62}])
+def test_both_backends_draft_for_one_target(options: dict[str, Any]) -> None:
+    first, second = planted.pair(**options), planted.pair(**options, backend="dflash2")
+    assert (first.target_config, first.prompts) == (second.target_config, second.prompts)
+    for name, values in first.target.items():
+        np.testing.assert_array_equal(values, second.target[name])
 
 
 def test_another_seed_gives_other_weights_and_other_cycles() -> None:
@@ -44,18 +58,19 @@ def test_another_seed_gives_other_weights_and_other_cycles() -> None:
     assert first.words.cycles != second.words.cycles
 
 
-@pytest.mark.parametrize("preset", sorted(planted.PRESETS))
-def test_every_tensor_varies_and_no_projection_has_an_empty_part(preset: str) -> None:
-    pair = planted.pair(preset)
+@EACH
+def test_every_tensor_varies_and_no_projection_has_an_empty_part(preset: str, backend: str) -> None:
+    pair = planted.pair(preset, backend=backend)
     for name, values in {**pair.target, **pair.draft}.items():
         assert np.ptp(values) > 0, name
-        if name.endswith(("_proj.weight", "norm.weight", "fc.weight")):
+        if name.endswith(("_proj.weight", "norm.weight", "fc.weight", "_kernel", "_projection.weight", "_codebook")):
             assert np.count_nonzero(values) > 0.99 * values.size, name
 
 
+@pytest.mark.parametrize("backend", ["dflash", "dflash2"])
 @pytest.mark.parametrize("preset", ["standard", "tied"])
-def test_the_plan_reaches_every_accepted_count_five_times(preset: str) -> None:
-    pair = planted.pair(preset)
+def test_the_plan_reaches_every_accepted_count_five_times(preset: str, backend: str) -> None:
+    pair = planted.pair(preset, backend=backend)
     for drafts in (1, 4, 15):
         counts: Counter[int] = Counter()
         for prompt in pair.prompts:
@@ -63,16 +78,19 @@ def test_the_plan_reaches_every_accepted_count_five_times(preset: str) -> None:
         assert {count for count, times in counts.items() if times >= 5} == set(range(drafts + 1))
 
 
-def test_the_small_preset_fits_one_vector_and_reaches_none_some_all_but_one_and_all() -> None:
-    pair = planted.pair("small")
+@pytest.mark.parametrize("backend", ["dflash", "dflash2"])
+def test_the_small_preset_fits_one_vector_and_reaches_none_some_all_but_one_and_all(backend: str) -> None:
+    pair = planted.pair("small", backend=backend)
     assert sum(values.size for values in (*pair.target.values(), *pair.draft.values())) < SMALL_LIMIT
     assert set(pair.expected_accepted(pair.prompts[0], 4, 14)) == {0, 2, 3, 4}
 
 
-@pytest.mark.parametrize("preset", sorted(planted.PRESETS))
+@EACH
 @pytest.mark.parametrize(("dtype", "shards"), [("F32", 1), ("BF16", 3)])
-def test_the_written_folders_are_read_by_the_spec(preset: str, dtype: str, shards: int, tmp_path: Path) -> None:
-    pair = planted.pair(preset, dtype=dtype)
+def test_the_written_folders_are_read_by_the_spec(
+    preset: str, backend: str, dtype: str, shards: int, tmp_path: Path
+) -> None:
+    pair = planted.pair(preset, backend=backend, dtype=dtype)
     planted.write(tmp_path, pair, dtype, shards)
     target = read_target_config(tmp_path / "target")
     draft = read_draft_config(tmp_path / "draft", load_profile("zlab"), target)
@@ -89,8 +107,9 @@ def test_the_written_folders_are_read_by_the_spec(preset: str, dtype: str, shard
             np.testing.assert_array_equal(found.values, values)
 
 
-def test_the_component_config_says_what_the_published_one_says() -> None:
-    pair = planted.pair("small")
+@pytest.mark.parametrize("backend", ["dflash", "dflash2"])
+def test_the_component_config_says_what_the_published_one_says(backend: str) -> None:
+    pair = planted.pair("small", backend=backend)
     target = read_target_config(json.dumps(pair.target_config).encode())
     published = read_draft_config(json.dumps(pair.draft_config).encode(), load_profile("zlab"), target)
     component = read_draft_config(
@@ -102,6 +121,7 @@ def test_the_component_config_says_what_the_published_one_says() -> None:
         published.taps,
     )
     assert (component.mask_id, component.theta, component.eps) == (published.mask_id, published.theta, published.eps)
+    assert draft_tensors(component) == draft_tensors(published)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +135,10 @@ def test_the_component_config_says_what_the_published_one_says() -> None:
         ({"code": 64}, "value channels"),
         ({"draft_windows": (36, 40, 0)}, "one window"),
         ({"tied": True, "target_windows": (0, 0, 33)}, "33 tokens back"),
+        ({"backend": "eagle"}, "expected one of dflash, dflash2"),
+        ({"backend": "dflash2", "conv_group": 7}, "a divisor of the hidden width 72"),
+        ({"backend": "dflash2", "code": 63}, "do not fit the value channels"),
+        ({"backend": "dflash2", "candidates": 138}, "at most the 137 public ids"),
         ({"target_windows": (0, 8, 9)}, "one window"),
         ({"head_dim": 40}, "a power of 2"),
         ({"heads": 5}, "a multiple"),
@@ -125,6 +149,13 @@ def test_the_component_config_says_what_the_published_one_says() -> None:
 def test_options_that_would_break_the_plan_are_refused_by_name(options: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         planted.pair("standard", **options)
+
+
+def test_the_command_writes_dflash2_drafts(tmp_path: Path) -> None:
+    assert main(["--out", str(tmp_path), "--preset", "small", "--backend", "dflash2", "--rank", "9"]) == 0
+    written = json.loads((tmp_path / "draft" / "config.json").read_text("utf-8"))
+    assert written["architectures"] == ["DFlash2DraftModel"]
+    assert written["dflash_config"]["selector_rank"] == 9
 
 
 def test_the_command_writes_a_pair_and_never_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
