@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,19 +35,41 @@ class Taken:
     """One decision as it was taken: what kind, and the numbers that met.
 
     proposals, tokens: logits. draw: weights, and the goal. accept: a probability, and what it must exceed. rank: the
-    scores of all rows, and which rank among them is decided.
+    scores of all rows, and which rank among them is decided. In a step of DFlash2's walk, `ids` are the candidates
+    that the numbers belong to: their order may change without consequence.
     """
 
     kind: str
     numbers: Array
     goal: float = 0.0
+    ids: Array | None = None
 
 
-def _watch(taken: list[Taken], see: Callable[..., Sequence[Taken]]) -> Callable[[Function], Function]:
+def _watch(
+    taken: list[Taken], steps: list[Array], see: Callable[..., Sequence[Taken]]
+) -> Callable[[Function], Function]:
+    """Notes what is seen; what a step of a walk decides is noted with the candidates of the step."""
+
     def wrap(true: Function) -> Function:
         def watched(*args: Any, **named: Any) -> Any:
-            taken.extend(see(*args, **named))
+            for seen in see(*args, **named):
+                own = steps and seen.kind in ("proposals", "draw")
+                taken.append(replace(seen, ids=steps.pop(0)) if own else seen)
             return true(*args, **named)
+
+        return watched
+
+    return wrap
+
+
+def _walk(steps: list[Array]) -> Callable[[Function], Function]:
+    def wrap(true: Function) -> Function:
+        def watched(candidates: Array, *args: Any, **named: Any) -> Any:
+            steps[:] = list(np.array(candidates))
+            try:
+                return true(candidates, *args, **named)
+            finally:
+                steps.clear()
 
         return watched
 
@@ -93,10 +115,11 @@ WATCHED: dict[str, Callable[..., Sequence[Taken]]] = {
 @contextmanager
 def watching() -> Iterator[list[Taken]]:
     """Collects the decisions that the reference takes meanwhile."""
-    taken: list[Taken] = []
+    taken, steps = list[Taken](), list[Array]()
     with ExitStack() as stack:
+        stack.enter_context(patched("dflash_reference.selector.walk", _walk(steps)))
         for target, see in WATCHED.items():
-            stack.enter_context(patched(target, _watch(taken, see)))
+            stack.enter_context(patched(target, _watch(taken, steps, see)))
         yield taken
 
 
@@ -132,6 +155,8 @@ def perturbed(key: str) -> Iterator[None]:
 
 def _moved(true: Taken, other: Taken) -> float:
     """How far a perturbation moved what a decision rests on: its lead, a cumulative sum, a probability."""
+    if true.ids is not None and other.ids is not None:
+        return _moved_step(true, other, true.ids, other.ids)
     if true.kind == "draw":
         sums = np.abs(np.cumsum(other.numbers) - np.cumsum(true.numbers))
         return float(sums.max()) + abs(other.goal - true.goal)
@@ -143,6 +168,27 @@ def _moved(true: Taken, other: Taken) -> float:
     finite = np.isfinite(true.numbers)
     shifts = np.where(finite, other.numbers, 0.0) - np.where(finite, true.numbers, 0.0)
     return float(np.abs(shifts - shifts[best]).max())
+
+
+def _moved_step(true: Taken, other: Taken, ids: Array, moved_ids: Array) -> float:
+    """As _moved, candidate by candidate; infinite where the one that was chosen is none any more."""
+    places = {int(id_): place for place, id_ in enumerate(moved_ids)}
+    if true.kind == "draw":
+        sums = np.cumsum(true.numbers)
+        chosen = min(int(np.searchsorted(sums, true.goal, side="right")), len(sums) - 1)
+        place = places.get(int(ids[chosen]))
+        if place is None:
+            return float("inf")
+        moved = np.cumsum(other.numbers)
+        begins = moved[place] - other.numbers[place] - (sums[chosen] - true.numbers[chosen])
+        return float(max(abs(begins), abs(moved[place] - sums[chosen]))) + abs(other.goal - true.goal)
+    best = int(np.argmax(true.numbers))
+    if int(ids[best]) not in places:
+        return float("inf")
+    common = [(rank, places[int(id_)]) for rank, id_ in enumerate(ids) if int(id_) in places]
+    ranks, others = (list(column) for column in zip(*common, strict=True))
+    shifts = other.numbers[others] - true.numbers[ranks]
+    return float(np.abs(shifts - shifts[ranks.index(best)]).max())
 
 
 def _moved_rank(true: Taken, shifts: Array) -> float:

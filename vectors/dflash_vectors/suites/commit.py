@@ -67,6 +67,8 @@ TIED = {**LONG, "tied": True}
 """A tied head; the target's last layer finds the next token in its own K/V, 12 rows back."""
 NEAR = {"gaps": ((5,),), "draft_windows": (7,), "hidden": 18, "code": 14, "heads": 2, "head_dim": 8}
 """Every round of four drafts accepts all. The draft looks 6 rows back, among the rows of the last commit."""
+SECOND = {"backend": "dflash2"}
+"""A DFlash2 draft; the rounds accept as those of LONG do."""
 LEAN = {"target_windows": (0, 0), "taps": (0,), "intermediate": 12}
 """Two target layers and one tap, enough for what these requests test."""
 DRAFTS = 4
@@ -75,9 +77,10 @@ DECOY = -1
 
 
 @cache
-def _pair(name: str, profile: str) -> tuple[planted.Planted, Mapping[str, object]]:
+def pair_of(name: str, profile: str) -> tuple[planted.Planted, Mapping[str, object]]:
     """A planted pair in the profile's dtype and config schema, and the inputs that hold it."""
-    options: dict[str, Any] = {"LONG": LONG, "TIED": TIED, "NEAR": NEAR, "SMALL": {}}[name]
+    named: dict[str, dict[str, Any]] = {"LONG": LONG, "TIED": TIED, "NEAR": NEAR, "SMALL": {}, "SECOND": SECOND}
+    options = named[name]
     options = {**(LEAN if options else {}), **options, "dtype": "BF16" if profile == "ninfer" else "F32"}
     built = planted.pair("small", **options)
     config = planted.component_config(built.options) if profile == "ninfer" else built.draft_config
@@ -86,12 +89,12 @@ def _pair(name: str, profile: str) -> tuple[planted.Planted, Mapping[str, object
     return built, {"draft_config": inputs.text(config), **tensors}
 
 
-def _request(
+def request(
     name: str, profile: Profile, max_new: int, stop_ids: tuple[int, ...] = (), drafts: int = DRAFTS,
     temperature: float = 0.0, seed: int = 0, capacity: int = 4096, prompt_rows: int | None = None,
 ) -> dict[str, object]:  # fmt: skip
     """`stop_ids` are places in the expected continuation, or DECOY. `prompt_rows` keeps the prompt's end alone."""
-    built, model = _pair(name, profile.name)
+    built, model = pair_of(name, profile.name)
     prompt = built.prompts[0]
     said = built.continuation(prompt, max_new)
     stops = [built.words.decoy if place == DECOY else said[place] for place in stop_ids]
@@ -137,7 +140,7 @@ def _strangers(profile: Profile) -> dict[str, object]:
 def states(profile: Profile) -> Iterator[Case]:
     """Greedy requests of three rounds and more, each on the models that make one kind of stale state visible."""
     yield Case(
-        "context-caught-up", ("CTX-010",), _request("NEAR", profile, 17),
+        "context-caught-up", ("CTX-010",), request("NEAR", profile, 17),
         catches="the rows of the last commit reach the draft's context one round late",
         effect="acceptance",
     )  # fmt: skip
@@ -147,28 +150,28 @@ def states(profile: Profile) -> Iterator[Case]:
         effect="acceptance",
     )  # fmt: skip
     yield Case(
-        "rejected-rows-forgotten", ("CTX-009",), _request("LONG", profile, 17),
+        "rejected-rows-forgotten", ("CTX-009",), request("LONG", profile, 17),
         catches="context rows of rejected proposals stay visible",
         effect="acceptance",
     )  # fmt: skip
     yield Case(
-        "target-rows-cut-back", ("COMMIT-002",), _request("TIED", profile, 17),
+        "target-rows-cut-back", ("COMMIT-002",), request("TIED", profile, 17),
         catches="rows of rejected proposals stay in the target's K/V",
         effect="output",
     )  # fmt: skip
     yield Case(
-        "three-layers-two-taps", ("COMMIT-001", "COMMIT-002", "CTX-009"), _request("SMALL", profile, 17),
+        "three-layers-two-taps", ("COMMIT-001", "COMMIT-002", "CTX-009"), request("SMALL", profile, 17),
         catches="a state of target or draft is wrong after a round that accepts nothing, K - 1 or everything",
         effect="output",
     )  # fmt: skip
     for drafts in (1, 9):
         yield Case(
-            f"width-{drafts}", ("COMMIT-001",), _request("LONG", profile, 14, drafts=drafts),
+            f"width-{drafts}", ("COMMIT-001",), request("LONG", profile, 14, drafts=drafts),
             catches="the tokens depend on the draft count",
             effect="output",
         )  # fmt: skip
     yield Case(
-        "prompt-of-two", ("COMMIT-001",), _request("LONG", profile, 4, prompt_rows=2),
+        "prompt-of-two", ("COMMIT-001",), request("LONG", profile, 4, prompt_rows=2),
         catches="a prompt shorter than the block is padded, or crashes",
         effect="crash",
     )  # fmt: skip
@@ -178,32 +181,32 @@ def states(profile: Profile) -> Iterator[Case]:
 def ends(profile: Profile) -> Iterator[Case]:
     """Greedy requests that a stop or the budget ends, before, inside and after a block."""
     yield Case(
-        "first-token-stops", ("STOP-004",), _request("LONG", profile, 9, stop_ids=(0,)),
+        "first-token-stops", ("STOP-004",), request("LONG", profile, 9, stop_ids=(0,)),
         catches="a first token that is a stop is followed by a block",
         effect="output",
     )  # fmt: skip
     yield Case(
-        "rejected-stop", ("STOP-002",), _request("LONG", profile, 3, stop_ids=(DECOY,)),
+        "rejected-stop", ("STOP-002",), request("LONG", profile, 3, stop_ids=(DECOY,)),
         catches="a proposed stop that the target rejects ends the request",
         effect="output",
     )  # fmt: skip
     yield Case(
-        "accepted-stop", ("STOP-001",), _request("LONG", profile, 9, stop_ids=(3,)),
+        "accepted-stop", ("STOP-001",), request("LONG", profile, 9, stop_ids=(3,)),
         catches="text goes on after a stop inside the block, or the stop is lost",
         effect="output",
     )  # fmt: skip
     yield Case(
-        "stop-as-the-bonus", ("STOP-001",), _request("LONG", profile, 9, stop_ids=(6, 8)),
+        "stop-as-the-bonus", ("STOP-001",), request("LONG", profile, 9, stop_ids=(6, 8)),
         catches="a stop in the slot of the bonus is not seen",
         effect="output",
     )  # fmt: skip
     yield Case(
-        "budget-inside-a-block", ("STOP-003",), _request("LONG", profile, 5),
+        "budget-inside-a-block", ("STOP-003",), request("LONG", profile, 5),
         catches="the last block is emitted past the budget",
         effect="output",
     )  # fmt: skip
     yield Case(
-        "budget-of-one", ("STOP-003",), _request("LONG", profile, 1),
+        "budget-of-one", ("STOP-003",), request("LONG", profile, 1),
         catches="a budget that the first token uses up is followed by a block",
         effect="output",
     )  # fmt: skip
@@ -213,7 +216,7 @@ def ends(profile: Profile) -> Iterator[Case]:
 def cached(profile: Profile) -> Iterator[Case]:
     """A cache that ends before the budget."""
     yield Case(
-        "cache-ends", ("BLK-004",), _request("LONG", profile, 11, capacity=31 + 4),
+        "cache-ends", ("BLK-004",), request("LONG", profile, 11, capacity=31 + 4),
         catches="the request goes on past the cache, or ends before the cache is full",
         effect="crash",
     )  # fmt: skip
@@ -229,7 +232,7 @@ def sampled(profile: Profile) -> Iterator[Case]:
     for temperature, seed in SAMPLED:
         yield Case(
             f"sampled-{seed}", ("RNG-004", "RNG-005", "RNG-006", "LAW-003", "LAW-004", "LAW-007"),
-            _request("LONG", profile, 10, temperature=temperature, seed=seed),
+            request("LONG", profile, 10, temperature=temperature, seed=seed),
             catches="a draw of a round uses another key, or sampled rounds accept by equality",
             effect="output",
         )  # fmt: skip
