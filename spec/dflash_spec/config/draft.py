@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_spec.config import component, published, rules, taps
+from dflash_spec.config import arguments, component, published, rules, taps
 from dflash_spec.config import members as read
 from dflash_spec.config.members import Members
 from dflash_spec.config.target import TargetConfig
@@ -119,6 +119,8 @@ def read_draft_config(
     Profile ninfer reads a published file by the rules of its converter. Raises ConfigError, and UnsupportedConfigError
     where the draft is well-formed but not executable here.
     """
+    arguments.check_instance("profile", profile, Profile)
+    arguments.check_instance("target", target, TargetConfig)
     chosen = profile.axes["config_schema"] if schema is None else schema
     if chosen not in SCHEMAS:
         raise SpecDataError(f"config schema {chosen!r}, expected one of {', '.join(SCHEMAS)}")

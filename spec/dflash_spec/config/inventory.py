@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dflash_spec.config import arguments
 from dflash_spec.config.draft import DraftConfig
 from dflash_spec.config.target import TargetConfig
 
@@ -27,7 +28,11 @@ def _layer(config: DraftConfig | TargetConfig, prefix: str) -> Shapes:
 
 
 def draft_tensors(config: DraftConfig) -> Shapes:
-    """A draft's tensors: 11 a layer and 3 more, with no embedding and no head, which are the target's."""
+    """A draft's tensors: 11 a layer and 3 more, with no embedding and no head, which are the target's.
+
+    Raises ConfigError where `config` is no DraftConfig.
+    """
+    arguments.check_instance("config", config, DraftConfig)
     shapes: Shapes = {
         "fc.weight": (config.hidden_size, len(config.taps) * config.hidden_size),
         "hidden_norm.weight": (config.hidden_size,),
@@ -39,7 +44,11 @@ def draft_tensors(config: DraftConfig) -> Shapes:
 
 
 def target_tensors(config: TargetConfig) -> Shapes:
-    """A Qwen3 target's tensors. A tied target has no `lm_head.weight`."""
+    """A Qwen3 target's tensors. A tied target has no `lm_head.weight`.
+
+    Raises ConfigError where `config` is no TargetConfig.
+    """
+    arguments.check_instance("config", config, TargetConfig)
     table = (config.vocab_size, config.hidden_size)
     shapes: Shapes = {"model.embed_tokens.weight": table, "model.norm.weight": (config.hidden_size,)}
     if not config.tied:
