@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from dflash_spec.checkpoint import Checkpoint
 from dflash_spec.config import draft_count, draft_tensors, read_draft_config, read_target_config, target_tensors
@@ -31,7 +34,7 @@ from dflash_accelerated.requests import (
 SEED_LIMIT = 2**64 - 1
 CONTEXT_LIMIT = 2**31 - 1
 
-Ids = Sequence[int] | Tensor
+Ids = Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor
 
 
 class Engine:
@@ -52,14 +55,13 @@ class Engine:
         `max_context` is how many tokens a sequence may process, and `stop_ids` what ends an answer where a request
         names none. Raises RequestError.
         """
-        check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
-        self.draft_tokens = draft_tokens
+        self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
         self.stop_ids = tuple(stop_ids)
         self.numerics = numerics
         self.target = target
         self.draft = draft
-        self._speculative = ChainOrchestrator(target, draft, draft_tokens, numerics)
+        self._speculative = ChainOrchestrator(target, draft, self.draft_tokens, numerics)
         self._plain = ChainOrchestrator(target, None, 0, numerics)
 
     @staticmethod
@@ -96,7 +98,7 @@ class Engine:
             dtype = weights.common_dtype(target_weights["model.embed_tokens.weight"], draft_weights["fc.weight"])
         numerics = Numerics.of(rules, dtype)
         public = target_config.vocab_size if public_tokens is None else public_tokens
-        check_integer("public_tokens", public, 1, target_config.vocab_size)
+        public = check_integer("public_tokens", public, 1, target_config.vocab_size)
         longest = min(target_config.max_positions, draft_config.max_positions)
         return Engine(
             Qwen3Target(target_config, target_weights, public, numerics, device),
@@ -120,8 +122,9 @@ class Engine:
         """The answer to a prompt of token ids.
 
         Proposals are the draft's argmax; above temperature 0 they are verified as point masses, so that every token
-        keeps the target's law. Equal arguments give equal tokens. `stop_ids` None takes the target's own. The prompt is
-        read `prefill_chunk` rows at a time, or whole. `observer` gets each round's stage tensors.
+        keeps the target's law. The temperature counts by its FP32 value, which is 0 or normal. Equal arguments give
+        equal tokens. `stop_ids` None takes the target's own. The prompt is read `prefill_chunk` rows at a time, or
+        whole. `observer` gets each round's stage tensors. Integers and the temperature may be NumPy scalars.
 
         Raises RequestError that names the argument.
         """
