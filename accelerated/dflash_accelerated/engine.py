@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from dflash_spec.checkpoint import Checkpoint
 from dflash_spec.config import (
@@ -46,7 +49,7 @@ SEED_LIMIT = 2**64 - 1
 BATCH_LIMIT = 8
 CONTEXT_LIMIT = 2**31 - 1
 
-Ids = Sequence[int] | Tensor
+Ids = Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor
 
 
 class Engine:
@@ -71,8 +74,7 @@ class Engine:
         `max_context` is how many tokens a sequence may process, `stop_ids` what ends an answer where a request names
         none, and `max_batch` how many requests share a round's forwards, 1 to 8. Raises RequestError.
         """
-        check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
-        self.draft_tokens = draft_tokens
+        self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
         self.stop_ids = tuple(stop_ids)
         self.numerics = numerics
@@ -115,7 +117,7 @@ class Engine:
         draft_config = read_draft_config(draft_dir, rules, target_config, "published")
         drafts = draft_count(rules, draft_config.block_size, draft_tokens)
         public = target_config.vocab_size if public_tokens is None else public_tokens
-        check_integer("public_tokens", public, 1, target_config.vocab_size)
+        public = check_integer("public_tokens", public, 1, target_config.vocab_size)
         index = _proposal_index(rules, target_config, draft_config, public, proposal_ids)
         target_weights = weights.load(Checkpoint.open(target_dir), target_tensors(target_config))
         draft_weights = weights.load(Checkpoint.open(draft_dir), draft_tensors(draft_config))
@@ -150,7 +152,8 @@ class Engine:
         proposals, verified against the law that drew them. Either way every token keeps the target's law. Equal
         arguments give equal tokens. `stop_ids` None takes the target's own. The prompt is read `prefill_chunk` rows at
         a time, or whole. `observer` gets each round's stage tensors. `draft_tokens` are the most proposals of a round
-        of this request, at most the engine's; None takes these.
+        of this request, at most the engine's; None takes these. The temperature
+        counts by its FP32 value, which is 0 or normal. Integers and the temperature may be NumPy scalars.
 
         Raises RequestError that names the argument.
         """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
@@ -15,6 +17,9 @@ from torch import Tensor
 from dflash_accelerated.protocols import Recorder, SequenceState
 
 FinishReason = Literal["stop", "length", "capacity"]
+
+FP32 = np.finfo(np.float32)
+PRINTED_BITS = 128
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,10 @@ Observer = Callable[[RoundTrace], None]
 
 @dataclass(frozen=True)
 class Request:
-    """A checked generation request. `temperature` 0 is greedy. Stop ids end the answer and are part of it.
+    """A checked generation request. Stop ids end the answer and are part of it.
 
-    `capacity` is how many tokens the sequence may process: positions [0, capacity). `drafts` is K, the
-    most proposals of a round.
+    `temperature` is an FP32 value, and 0 is greedy. `capacity` is how many tokens the sequence may process:
+    positions [0, capacity). `drafts` is K, the most proposals of a round.
     """
 
     prompt: tuple[int, ...]
@@ -163,31 +168,51 @@ class Running:
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> int:
-    """`value` if it is an integer in [low, high]. Raises RequestError."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """`value`, Python's or NumPy's, as an int if it is an integer in [low, high]. Raises RequestError."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise RequestError(f"{name} is {value!r}, expected an integer")
-    if not low <= value <= high:
-        raise RequestError(f"{name} is {value}, expected {low} to {high}")
-    return value
+    number = operator.index(value)
+    if not low <= number <= high:
+        # Python refuses to print integers of more than some thousand digits.
+        found = number if number.bit_length() <= PRINTED_BITS else f"an integer of {number.bit_length()} bits"
+        raise RequestError(f"{name} is {found}, expected {low} to {high}")
+    return number
 
 
 def check_temperature(value: object) -> float:
-    """`value` as FP32 holds it, if it is a finite number of at least 0. Raises RequestError."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """The FP32 value of a temperature: 0, or a number that is normal in FP32. Raises RequestError.
+
+    Logits are divided by it in FP32: one that is 0 there has no distribution, and devices differ on subnormal numbers.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise RequestError(f"temperature is {value!r}, expected a number")
-    if not math.isfinite(value) or value < 0:
-        raise RequestError(f"temperature is {value}, expected a finite number of at least 0")
-    return float(np.float32(value))
+    try:
+        given = float(value)
+    except OverflowError:
+        given = math.inf
+    if not math.isfinite(given) or given < 0:
+        raise RequestError(f"temperature is {given}, expected a finite number of at least 0")
+    with np.errstate(over="ignore", under="ignore"):
+        kept = np.float32(given)
+    if given and not FP32.smallest_normal <= kept <= FP32.max:
+        raise RequestError(
+            f"temperature is {given}, expected 0 or {FP32.smallest_normal} to {FP32.max}, normal in FP32"
+        )
+    return float(kept)
 
 
 def check_ids(name: str, ids: object, vocabulary: int) -> tuple[int, ...]:
-    """`ids` (a sequence of integers, or a one-dimensional integer tensor) if all lie in [0, vocabulary).
+    """`ids` (a sequence of integers, or a one-dimensional integer array or tensor) if all lie in [0, vocabulary).
 
     Raises RequestError that names the index.
     """
     if isinstance(ids, Tensor):
         if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
             raise RequestError(f"{name} is a tensor of {ids.dtype} {list(ids.shape)}, expected integers [T]")
+        ids = ids.tolist()
+    elif isinstance(ids, np.ndarray):
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise RequestError(f"{name} is an array of {ids.dtype} {list(ids.shape)}, expected integers [T]")
         ids = ids.tolist()
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
         raise RequestError(f"{name} is {type(ids).__name__}, expected a sequence of token ids")

@@ -55,20 +55,22 @@ class Generate(NamedTuple):
 
 
 def generate(
-    target: Target, draft_model: Draft, prompt: Sequence[int], settings: Settings, profile: Profile,
+    target: Target, draft_model: Draft, prompt: Sequence[int] | Array, settings: Settings, profile: Profile,
     record: Callable[[Round], None] | None = None,
 ) -> Generation:  # fmt: skip
     """Serve one request of token ids `prompt`, speculatively; `record` is called with each round as it ends.
 
+    Tokens stand at positions that both models have: the capacity is the smaller of their position counts.
     Raises RequestError for a bad argument, ConfigError for a draft count that the profile refuses, TensorError
     where target and draft do not fit, and UnsupportedError where the profile samples its proposals.
     """
     request.check_pair(target, draft_model)
     drafts = draft_count(profile, draft_model.config.block_size, settings.drafts)
-    state = Request(target, prompt, settings, profile)
+    capacity = min(target.config.max_positions, draft_model.config.max_positions)
+    state = Request(target, prompt, settings, profile, capacity)
     rows = context.Context(draft_model.config)
-    features = first_token(state, prompt, draft_model.config.taps)
-    pending = commit.pending(features, Position(0), len(prompt), profile)
+    features = first_token(state, draft_model.config.taps)
+    pending = commit.pending(features, Position(0), len(state.prompt), profile)
     generation = Generation(state.tokens, [], [])
     while not state.ended:
         round_, pending = play_round(state, draft_model, rows, pending, drafts)
@@ -81,17 +83,16 @@ def generate(
     return generation
 
 
-def first_token(state: Request, prompt: Sequence[int], taps: Sequence[int]) -> Array:
+def first_token(state: Request, taps: Sequence[int]) -> Array:
     """Prefill, and keep the token that follows the prompt, which may end the request: the features [T, n·H].
 
     Clause: STOP-004
     Source: dflash 0.1.0 dflash_generate.
     """
-    chunks = state.settings.chunks or (len(prompt),)
-    done = target_model.prefill(
-        state.target, state.cache, np.array(prompt, dtype=np.int64), chunks, taps, state.profile
-    )
-    key = rng.plain_keys(len(prompt), state.frontier, state.profile).prefill
+    ids = np.array(state.prompt, dtype=np.int64)
+    chunks = state.settings.chunks or (len(ids),)
+    done = target_model.prefill(state.target, state.cache, ids, chunks, taps, state.profile)
+    key = rng.plain_keys(len(ids), state.frontier, state.profile).prefill
     state.anchor = choose(state, logits_of(state, done.residuals[-1][-1:]), key)
     state.keep(np.array([state.anchor]))
     return done.features
@@ -181,16 +182,17 @@ def terminal_uniform(state: Request, extent: int, accepted: int) -> float:
     return float(state.uniforms(key[np.newaxis])[0])
 
 
-def decode_plain(target: Target, prompt: Sequence[int], settings: Settings, profile: Profile) -> list[TokenId]:
+def decode_plain(target: Target, prompt: Sequence[int] | Array, settings: Settings, profile: Profile) -> list[TokenId]:
     """Serve the request by the target alone, one token at a time. Raises RequestError for a bad argument.
 
-    At temperature 0 these are the tokens of `generate`; above it, others of the same law, since the keys differ.
+    At temperature 0 these are the tokens of `generate`, as far as the draft has positions; above it, others of the
+    same law, since the keys differ.
     """
-    state = Request(target, prompt, settings, profile)
-    first_token(state, prompt, ())
+    state = Request(target, prompt, settings, profile, target.config.max_positions)
+    first_token(state, ())
     while not state.ended:
         residuals = target_model.extend(target, state.cache, np.array([state.anchor]), profile)
-        key = rng.plain_keys(len(prompt), state.frontier, profile).decode
+        key = rng.plain_keys(len(state.prompt), state.frontier, profile).decode
         licensed = np.array([choose(state, logits_of(state, residuals[-1]), key)])
         kept = state.keep(licensed)
         state.advance(commit.commit(state.anchor, licensed, kept, state.frontier, state.cache.length, profile))

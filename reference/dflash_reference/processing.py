@@ -10,7 +10,7 @@ from dflash_spec.errors import RequestError, TensorError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import elementary, num
+from dflash_reference import arguments, elementary, num
 
 
 class Distribution(NamedTuple):
@@ -82,10 +82,11 @@ def distribution(logits: Array, temperature: float, public: int, profile: Profil
     """The distribution of each row of logits [N, V] at a temperature above 0.
 
     With a sampling cap the support is in rank order; without one it is every public id in ascending order.
-    Raises RequestError for another temperature.
+    Raises RequestError for another temperature, and for one that is not a normal number of F32.
     """
     if not temperature > 0:
         raise RequestError(f"proc.distribution: temperature {temperature}, expected a number above 0")
+    arguments.temperature(temperature)
     rows = public_columns(logits, public)
     cap = profile.axes["sampling_cap"]
     support = capped(rows, cap) if cap else np.tile(np.arange(public), (len(rows), 1))

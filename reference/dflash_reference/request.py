@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from dflash_spec.errors import RequestError, TensorError, UnsupportedError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import commit, rng
+from dflash_reference import arguments, commit, rng
 from dflash_reference.models import Draft, Target
 from dflash_reference.names import Position, TokenId
 from dflash_reference.target import Cache
@@ -23,7 +22,8 @@ class Settings:
 
     `drafts` is K, None for the draft file's own; `public` counts the ids that a text can hold, None for the whole
     table; `chunks` are the lengths of the prefill's chunks, empty for one chunk. At temperature 0 decoding is greedy
-    and `seed` is not used.
+    and `seed` is not used; another temperature counts by its F32 value, which must be a normal number. Integers and
+    the temperature may be NumPy scalars, and `stop_ids` and `chunks` integer arrays.
     """
 
     drafts: int | None
@@ -38,18 +38,26 @@ class Settings:
 class Request:
     """A request between rounds. Raises RequestError where it cannot be served.
 
-    The target has consumed the tokens at [0, frontier), and `anchor` is the token at `frontier`.
+    The target has consumed the tokens at [0, frontier), and `anchor` is the token at `frontier`. Tokens stand at the
+    positions [0, capacity).
     """
 
-    def __init__(self, target: Target, prompt: Sequence[int], settings: Settings, profile: Profile) -> None:
-        self.target, self.settings, self.profile = target, settings, profile
-        self.public = target.config.vocab_size if settings.public is None else settings.public
-        self.capacity = target.config.max_positions
-        _check(self, prompt)
-        _check_policy(settings, profile)
-        self.budget = min(settings.max_new, self.capacity - len(prompt) + 1)
+    def __init__(
+        self, target: Target, prompt: Sequence[int] | Array, settings: Settings, profile: Profile, capacity: int
+    ) -> None:
+        rows = target.config.vocab_size
+        self.target, self.profile, self.capacity = target, profile, capacity
+        self.public = rows if settings.public is None else arguments.integer("public", settings.public, 1, rows)
+        self.prompt = arguments.integers("prompt", prompt, 0, self.public - 1)
+        if not 1 <= len(self.prompt) <= capacity:
+            raise RequestError(
+                f"prompt of {len(self.prompt)} tokens, expected 1 to {capacity}, the positions there are"
+            )
+        self.settings = _checked(settings, self.public, len(self.prompt))
+        _check_policy(self.settings, profile)
+        self.budget = min(self.settings.max_new, capacity - len(self.prompt) + 1)
         self.cache = Cache(target.config)
-        self.frontier = Position(len(prompt))
+        self.frontier = Position(len(self.prompt))
         self.anchor = TokenId(-1)
         self.tokens: list[TokenId] = []
         self.ended = False
@@ -104,18 +112,13 @@ def check_pair(target: Target, draft: Draft) -> None:
         raise TensorError(f"draft: mask id {draft.config.mask_id}, expected one below {target.config.vocab_size}")
 
 
-def _check(request: Request, prompt: Sequence[int]) -> None:
-    settings, rows = request.settings, request.target.config.vocab_size
-    if not 1 <= len(prompt) <= request.capacity:
-        raise RequestError(f"prompt of {len(prompt)} tokens, expected 1 to {request.capacity}, the target's positions")
-    for slot, token in enumerate(prompt):
-        if not 0 <= token < rows:
-            raise RequestError(f"prompt[{slot}] is {token}, expected 0 to {rows - 1}")
-    if settings.max_new < 1:
-        raise RequestError(f"max_new is {settings.max_new}, expected at least 1")
-    if not 1 <= request.public <= rows:
-        raise RequestError(f"public is {request.public}, expected 1 to {rows}, the rows of the head")
-    if not (math.isfinite(settings.temperature) and settings.temperature >= 0):
-        raise RequestError(f"temperature is {settings.temperature}, expected a finite number of at least 0")
-    if not 0 <= settings.seed < 2**64:
-        raise RequestError(f"seed is {settings.seed}, expected 0 to 2^64 - 1")
+def _checked(settings: Settings, public: int, length: int) -> Settings:
+    """The settings with Python's own numbers, for a prompt of `length` tokens. Raises RequestError."""
+    return replace(
+        settings,
+        max_new=arguments.integer("max_new", settings.max_new, 1, arguments.COUNT_LIMIT),
+        stop_ids=arguments.integers("stop_ids", settings.stop_ids, 0, public - 1),
+        temperature=arguments.temperature(settings.temperature),
+        seed=arguments.integer("seed", settings.seed, 0, arguments.SEED_LIMIT),
+        chunks=arguments.integers("chunks", settings.chunks, 1, length),
+    )

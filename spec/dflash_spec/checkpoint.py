@@ -37,10 +37,19 @@ def _shard(folder: Path, name: object, where: Path) -> Path:
     """
     if not isinstance(name, str) or not name:
         raise CheckpointError(f"{where}: found {name!r}, expected a file name")
+    _check_name(name, where)
     parts = PureWindowsPath(name)
     if parts.anchor or ".." in parts.parts:
         raise CheckpointError(f"{where}: found {name!r}, expected a file inside the folder")
     return folder / name
+
+
+def _check_name(name: str, where: Path) -> None:
+    """Raise CheckpointError where no file can have this name: NUL ends a name, and half a pair is not UTF-8."""
+    if "\0" in name:
+        raise CheckpointError(f"{where}: found {name!r}, expected a file name without NUL")
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise CheckpointError(f"{where}: found {name!r}, expected a file name without lone surrogates")
 
 
 def _weight_map(folder: Path) -> dict[str, Path]:

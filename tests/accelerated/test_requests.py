@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, Generation, Round
@@ -14,6 +15,7 @@ from dflash_spec.errors import ConfigError, RequestError, SpecDataError
 
 Load = Callable[..., Engine]
 
+NORMAL = "expected 0 or 1.1754943508222875e-38 to 3.4028234663852886e+38, normal in FP32"
 BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"prompt_ids": []}, "prompt_ids has 0 tokens, expected 1 to 211"),
     ({"prompt_ids": [1] * 212}, "prompt_ids has 212 tokens, expected 1 to 211"),
@@ -30,9 +32,29 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": math.nan}, "temperature is nan, expected a finite number of at least 0"),
     ({"temperature": math.inf}, "temperature is inf, expected a finite number of at least 0"),
     ({"temperature": "hot"}, "temperature is 'hot', expected a number"),
+    ({"temperature": "0.5"}, "temperature is '0.5', expected a number"),
+    ({"temperature": True}, "temperature is True, expected a number"),
+    ({"temperature": np.bool_(True)}, "temperature is np.True_, expected a number"),
+    ({"temperature": None}, "temperature is None, expected a number"),
+    ({"temperature": np.float32(np.nan)}, "temperature is nan, expected a finite number of at least 0"),
+    ({"temperature": 10**400}, "temperature is inf, expected a finite number of at least 0"),
+    ({"temperature": -5e-324}, "temperature is -5e-324, expected a finite number of at least 0"),
+    *(({"temperature": tiny}, f"temperature is {tiny}, {NORMAL}") for tiny in (5e-324, 1e-320, 1e-300, 1e-45, 1e-38)),
+    *(({"temperature": huge}, f"temperature is {huge}, {NORMAL}") for huge in (3.41e38, 1e300)),
+    ({"seed": np.float64(1)}, "seed is np.float64(1.0), expected an integer"),
+    ({"seed": 10**5000}, "seed is an integer of 16610 bits, expected 0 to 18446744073709551615"),
     ({"seed": -1}, "seed is -1, expected 0 to 18446744073709551615"),
     ({"seed": 2**64}, "seed is 18446744073709551616, expected 0 to 18446744073709551615"),
     ({"stop_ids": [5, 67]}, "stop_ids[1] is 67, expected 0 to 66"),
+    ({"stop_ids": [np.int64(-1)]}, "stop_ids[0] is -1, expected 0 to 66"),
+    ({"stop_ids": [2**70]}, "stop_ids[0] is 1180591620717411303424, expected 0 to 66"),
+    ({"stop_ids": np.array([True])}, "stop_ids is an array of bool [1], expected integers [T]"),
+    ({"prompt_ids": np.array([1.7])}, "prompt_ids is an array of float64 [1], expected integers [T]"),
+    ({"prompt_ids": np.array([[1]])}, "prompt_ids is an array of int64 [1, 1], expected integers [T]"),
+    ({"prompt_ids": [np.True_]}, "prompt_ids[0] is np.True_, expected an integer"),
+    ({"max_new_tokens": "3"}, "max_new_tokens is '3', expected an integer"),
+    ({"max_new_tokens": np.bool_(True)}, "max_new_tokens is np.True_, expected an integer"),
+    ({"prefill_chunk": "2"}, "prefill_chunk is '2', expected an integer"),
     ({"stop_ids": 5}, "stop_ids is int, expected a sequence of token ids"),
     ({"draft_tokens": 6}, "draft_tokens is 6, expected 0 to 5"),
     ({"draft_tokens": True}, "draft_tokens is True, expected an integer"),
@@ -55,6 +77,10 @@ def test_a_bad_argument_is_refused_at_the_call(
     ("change", "kind", "message"),
     [
         ({"profile": "nobody"}, SpecDataError, "profile 'nobody'"),
+        ({"draft_tokens": "3"}, ConfigError, "requested: found '3', expected an integer"),
+        ({"draft_tokens": 2.5}, ConfigError, "requested: found 2.5, expected an integer"),
+        ({"draft_tokens": True}, ConfigError, "requested: found True, expected an integer"),
+        ({"max_context": "9"}, RequestError, "max_context is '9', expected an integer"),
         ({"draft_tokens": 0}, ConfigError, "requested drafts: found 0"),
         ({"profile": "ninfer", "draft_tokens": 16}, ConfigError, "requested drafts: found 16"),
         ({"profile": "ninfer"}, ConfigError, "requested drafts: found None"),
@@ -90,6 +116,22 @@ def test_ids_past_the_public_ones_are_no_prompt_and_never_come_out(random_pair: 
 
 def test_a_tensor_of_ids_is_a_prompt_too(random_engine: Engine) -> None:
     assert random_engine.generate(torch.tensor([5, 6, 7]), 9) == random_engine.generate([5, 6, 7], 9)
+
+
+def test_numpys_numbers_and_arrays_are_arguments_like_pythons_own(random_pair: Path, load: Load) -> None:
+    plain, engine = load(random_pair, draft_tokens=3), load(random_pair, draft_tokens=np.int64(3))
+    assert type(engine.draft_tokens) is int
+    expected = plain.generate([5, 6, 7], 9, temperature=0.5, seed=2, stop_ids=[66], prefill_chunk=2)
+    # NumPy's integers are no `int` to a type checker.
+    kinds: list[Any] = [(np.int64, np.array), (np.uint8, lambda ids: np.array(ids, np.uint16)), (np.int32, list)]
+    half: Any = np.float32(0.5)
+    for integer, array in kinds:
+        made = engine.generate(
+            array([integer(5), integer(6), integer(7)]), integer(9), temperature=half, seed=integer(2),
+            stop_ids=array([integer(66)]), prefill_chunk=integer(2),
+        )  # fmt: skip
+        assert made == expected
+        assert {type(token) for token in made.tokens} == {int}
 
 
 def test_a_generation_needs_a_stream_read_to_its_end() -> None:

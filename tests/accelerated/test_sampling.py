@@ -7,11 +7,13 @@ from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, Numerics, RoundTrace
 from dflash_accelerated.ops import acceptance, sampling
 from dflash_accelerated.ops.random import keys, uniforms
+from dflash_accelerated.requests import check_temperature
 from dflash_spec.registry import load_profile
 
 Load = Callable[..., Engine]
@@ -30,8 +32,24 @@ def test_equal_seeds_give_equal_answers_and_others_others(random_pair: Path, loa
     assert engine.decode_plain(PROMPT, 30, temperature=0.9, seed=7, stop_ids=[]).tokens != first.tokens
 
 
-def test_a_tiny_temperature_is_greedy_without_overflow(random_engine: Engine) -> None:
-    assert random_engine.generate(PROMPT, 20, temperature=1e-45).tokens == random_engine.generate(PROMPT, 20).tokens
+@pytest.mark.parametrize("temperature", [2.0**-126, 1e-30])
+def test_the_smallest_temperatures_are_greedy_without_overflow(random_engine: Engine, temperature: float) -> None:
+    made = random_engine.generate(PROMPT, 20, temperature=temperature)
+    assert made.tokens == random_engine.generate(PROMPT, 20).tokens
+
+
+def test_the_largest_temperature_makes_all_tokens_equally_likely(random_engine: Engine) -> None:
+    largest = float(np.finfo(np.float32).max)
+    made = random_engine.generate(PROMPT, 60, temperature=largest, stop_ids=[])
+    assert made.tokens == random_engine.generate(PROMPT, 60, temperature=1e30, stop_ids=[]).tokens
+    assert len(set(made.tokens)) > 60 // 3
+
+
+@pytest.mark.parametrize("asked", [0.6, Fraction(3, 5), np.float64(0.6)])
+def test_a_temperature_counts_by_its_fp32_value(asked: float | Fraction) -> None:
+    kept = check_temperature(asked)
+    assert (kept, type(kept)) == (float(np.float32(0.6)), float)
+    assert kept != 0.6
 
 
 def test_chunks_of_the_prompt_do_not_move_the_draws(random_engine: Engine) -> None:

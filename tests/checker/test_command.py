@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from dflash_spec.tensors import Tensor
 from dflash_vectors import differences
-from dflash_vectors.commands import check_vectors
+from dflash_vectors.commands import checking
 from dflash_vectors.commands.check_vectors import main
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +48,9 @@ def unwrapped(text: str) -> str:
 @pytest.fixture(autouse=True)
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The records of known differences, none unless a test writes some; and nothing that names faults."""
-    monkeypatch.setattr(check_vectors, "fault_namer", lambda: None)
+    monkeypatch.setattr(checking, "fault_namer", lambda: None)
     path = tmp_path / "differences.yaml"
-    monkeypatch.setattr(check_vectors, "read_differences", lambda: differences.read_differences(path))
+    monkeypatch.setattr(checking, "read_differences", lambda: differences.read_differences(path))
     return path
 
 
@@ -418,13 +418,13 @@ def test_the_example_program_answers_what_it_declares(vectors: Any, check: Any) 
 def test_a_guess_at_the_fault_is_printed_and_one_that_goes_wrong_loses_nothing(
     check: Any, port: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_vectors, "fault_namer", lambda: lambda case, answer: ["row-after: It reads a row late."])
+    monkeypatch.setattr(checking, "fault_namer", lambda: lambda case, answer: ["row-after: It reads a row late."])
     assert "looks like row-after: It reads a row late." in check("--implementation", port(wrong_greedy))[1]
 
     def stumbles(case: Any, answer: Any) -> list[str]:
         raise RuntimeError("no faults here")
 
-    monkeypatch.setattr(check_vectors, "fault_namer", lambda: stumbles)
+    monkeypatch.setattr(checking, "fault_namer", lambda: stumbles)
     code, out, _ = check("--implementation", port(wrong_greedy))
     assert code == 1
     assert "looks like no guess: RuntimeError: no faults here" in out

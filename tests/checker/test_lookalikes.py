@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dflash_spec.tensors import Tensor
-from dflash_vectors.commands.check_vectors import fault_namer
+from dflash_vectors.commands.checking import fault_namer
 from dflash_vectors.lookalikes import Guesser
 from dflash_vectors.runners.protocol import Answer
 

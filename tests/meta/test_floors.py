@@ -16,7 +16,7 @@ ALLOWED = {
 }
 CHECKER = (
     "cases", "checker", "differences", "plugin", "report", "style", "table", "verdict", "runners",
-    "commands.check_vectors", "commands.progress",
+    "commands.check_vectors", "commands.checking", "commands.progress",
 )  # fmt: skip
 """What judges an implementation. It must work without the reference that wrote the vectors."""
 DOOR = "dflash_vectors.lookalikes"

@@ -1,11 +1,13 @@
 """Whole requests: the tokens of plain decoding whatever the width, and rounds that go as planned."""
 
+import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from dflash_reference import context, draft, engine, processing, rng, rows, target
+from dflash_reference import context, draft, engine, models, processing, rng, rows, target
 from dflash_reference.names import Position, TokenId
 from dflash_reference.request import Settings
 from dflash_spec.errors import ConfigError, DFlashError, RequestError, TensorError, UnsupportedError
@@ -238,6 +240,7 @@ def test_a_sampled_planted_draft_is_accepted_at_every_count(planted_pair: Callab
     assert done == engine.generate(pair.target, pair.draft, pair.plan.prompts[0], settings, NINFER)
 
 
+NORMAL = "expected 0 or 1.1754943508222875e-38 to 3.4028234663852886e+38, the normal numbers of F32"
 BAD: list[tuple[list[int], Settings, type[DFlashError], str]] = [
     ([], Settings(3, 5), RequestError, "prompt of 0 tokens, expected 1 to 96"),
     ([1] * 97, Settings(3, 5), RequestError, "prompt of 97 tokens, expected 1 to 96"),
@@ -245,13 +248,116 @@ BAD: list[tuple[list[int], Settings, type[DFlashError], str]] = [
     ([1, -1], Settings(3, 5), RequestError, r"prompt\[1\] is -1, expected 0 to 30"),
     ([1, 2], Settings(0, 5), ConfigError, "requested drafts: found 0, expected 1 to 15"),
     ([1, 2], Settings(16, 5), ConfigError, "requested drafts: found 16, expected 1 to 15"),
-    ([1, 2], Settings(3, 0), RequestError, "max_new is 0, expected at least 1"),
+    ([1, 2], Settings(3, 0), RequestError, "max_new is 0, expected 1 to 2147483647"),
+    ([1, 2], Settings(3, 5, public=2), RequestError, r"prompt\[1\] is 2, expected 0 to 1"),
     ([1, 2], Settings(3, 5, public=32), RequestError, "public is 32, expected 1 to 31"),
     ([1, 2], Settings(3, 5, temperature=-0.5), RequestError, "temperature is -0.5, expected a finite number"),
     ([1, 2], Settings(3, 5, temperature=float("nan")), RequestError, "temperature is nan, expected a finite number"),
     ([1, 2], Settings(3, 5, seed=-1), RequestError, "seed is -1, expected 0 to"),
     ([1, 2], Settings(3, 5, chunks=(1, 2)), RequestError, "expected positive lengths that add up to 2"),
 ]
+
+WRONG: list[tuple[Any, dict[str, Any], str]] = [
+    ([1.7], {}, "prompt[0] is 1.7, expected an integer"),
+    ([True], {}, "prompt[0] is True, expected an integer"),
+    (["1"], {}, "prompt[0] is '1', expected an integer"),
+    ([2**70], {}, "prompt[0] is an integer of 71 bits, expected 0 to 30"),
+    ("abc", {}, "prompt is 'abc', expected a sequence of integers"),
+    (None, {}, "prompt is None, expected a sequence of integers"),
+    (np.array([1.7]), {}, "prompt is float64 of shape [1], expected integers [T]"),
+    (np.array([True]), {}, "prompt is bool of shape [1], expected integers [T]"),
+    (np.array([[1]]), {}, "prompt is int64 of shape [1, 1], expected integers [T]"),
+    ([1], {"max_new": "3"}, "max_new is '3', expected an integer"),
+    ([1], {"max_new": 2.5}, "max_new is 2.5, expected an integer"),
+    ([1], {"max_new": None}, "max_new is None, expected an integer"),
+    ([1], {"max_new": True}, "max_new is True, expected an integer"),
+    ([1], {"max_new": 2**31}, "max_new is 2147483648, expected 1 to 2147483647"),
+    ([1], {"max_new": 10**5000}, ", expected 1 to 2147483647"),
+    ([1], {"public": 2.0}, "public is 2.0, expected an integer"),
+    ([1], {"public": "9"}, "public is '9', expected an integer"),
+    ([1], {"seed": 1.0}, "seed is 1.0, expected an integer"),
+    ([1], {"seed": None}, "seed is None, expected an integer"),
+    ([1], {"stop_ids": [2**70]}, "stop_ids[0] is an integer of 71 bits, expected 0 to 30"),
+    ([1], {"stop_ids": ["x"]}, "stop_ids[0] is 'x', expected an integer"),
+    ([1], {"stop_ids": (5, -1)}, "stop_ids[1] is -1, expected 0 to 30"),
+    ([1], {"stop_ids": (31,)}, "stop_ids[0] is 31, expected 0 to 30"),
+    ([1], {"stop_ids": (9,), "public": 9}, "stop_ids[0] is 9, expected 0 to 8"),
+    ([1], {"stop_ids": 5}, "stop_ids is 5, expected a sequence of integers"),
+    ([1], {"stop_ids": None}, "stop_ids is None, expected a sequence of integers"),
+    ([1], {"temperature": "0.5"}, "temperature is '0.5', expected a number"),
+    ([1], {"temperature": True}, "temperature is True, expected a number"),
+    ([1], {"temperature": None}, "temperature is None, expected a number"),
+    ([1], {"temperature": float("inf")}, "temperature is inf, expected a finite number of at least 0"),
+    ([1], {"temperature": 10**400}, "temperature is inf, expected a finite number of at least 0"),
+    ([1], {"temperature": -5e-324}, "temperature is -5e-324, expected a finite number of at least 0"),
+    *(([1], {"temperature": t}, f"temperature is {t}, {NORMAL}") for t in (5e-324, 1e-320, 1e-300, 1e-45, 1e-38)),
+    *(([1], {"temperature": t}, f"temperature is {t}, {NORMAL}") for t in (3.41e38, 1e300)),
+    ([1], {"chunks": ("1",)}, "chunks[0] is '1', expected an integer"),
+    ([1], {"chunks": (1.0,)}, "chunks[0] is 1.0, expected an integer"),
+    ([1], {"chunks": 1}, "chunks is 1, expected a sequence of integers"),
+    ([1], {"chunks": (1, 0)}, "chunks[1] is 0, expected 1 to 1"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "wrong", "message"), WRONG, ids=[row[2] for row in WRONG])
+def test_an_argument_of_another_type_or_range_is_refused_by_name(
+    prompt: Any, wrong: dict[str, Any], message: str, tiny: Build
+) -> None:
+    pair, asked = tiny(NINFER), Settings(**({"drafts": 3, "max_new": 5} | wrong))
+    with pytest.raises(RequestError, match=re.escape(message)):
+        engine.generate(pair.target, pair.draft, prompt, asked, NINFER)
+    with pytest.raises(RequestError, match=re.escape(message)):
+        engine.decode_plain(pair.target, prompt, asked, NINFER)
+
+
+@pytest.mark.parametrize("drafts", ["3", 2.5, True, [3]])
+def test_a_draft_count_that_is_no_integer_is_refused_by_name(drafts: Any, tiny: Build) -> None:
+    pair = tiny(NINFER)
+    with pytest.raises(ConfigError, match=r"requested: found .*, expected an integer"):
+        engine.generate(pair.target, pair.draft, PROMPT, Settings(drafts, 5), NINFER)
+
+
+class HostTensor:
+    """What an array of another library looks like to NumPy."""
+
+    def __init__(self, values: list[int]) -> None:
+        self.values = values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.values)
+
+
+@pytest.mark.parametrize("array", [np.array, HostTensor, lambda ids: [np.int16(id_) for id_ in ids]])
+def test_numpys_numbers_and_arrays_are_arguments_like_pythons_own(
+    array: Callable[[list[int]], Any], tiny: Build
+) -> None:
+    pair = tiny(NINFER)
+    plain = Settings(3, 6, (30,), 31, 0.5, 2**63, (3, 4))
+    scalars: Any = np  # its integers are no `int` to a type checker
+    number = Settings(
+        scalars.int64(3), scalars.uint8(6), array([30]), scalars.int32(31), scalars.float32(0.5),
+        scalars.uint64(2**63), array([3, 4]),
+    )  # fmt: skip
+    expected = engine.generate(pair.target, pair.draft, PROMPT, plain, NINFER)
+    assert engine.generate(pair.target, pair.draft, array(PROMPT), number, NINFER) == expected
+
+
+@pytest.mark.parametrize("temperature", [2.0**-126, float(np.finfo(np.float32).max)])
+def test_the_extreme_temperatures_serve_and_the_smallest_is_greedy(temperature: float, tiny: Build) -> None:
+    pair = tiny(NINFER)
+    done = engine.generate(pair.target, pair.draft, PROMPT, Settings(3, 9, temperature=temperature), NINFER)
+    greedy = engine.generate(pair.target, pair.draft, PROMPT, Settings(3, 9), NINFER)
+    assert (done.tokens == greedy.tokens) == (temperature < 1)
+
+
+@PROFILES
+def test_a_request_ends_where_the_draft_has_no_more_positions(profile: Profile, tiny: Build) -> None:
+    pair, positions = tiny(profile), len(PROMPT) + 5
+    short = models.Draft(dataclasses.replace(pair.draft.config, max_positions=positions), pair.draft.weights)
+    done = engine.generate(pair.target, short, PROMPT, Settings(3, 50), profile)
+    assert done.tokens == engine.decode_plain(pair.target, PROMPT, Settings(None, 6), profile)
+    with pytest.raises(RequestError, match="prompt of 13 tokens, expected 1 to 12"):
+        engine.generate(pair.target, short, [1] * (positions + 1), Settings(3, 50), profile)
 
 
 @pytest.mark.parametrize(("prompt", "settings", "error", "message"), BAD, ids=[row[3] for row in BAD])

@@ -79,6 +79,12 @@ def test_a_public_count_that_the_head_does_not_have_is_refused(argmax: object, p
         argmax(np.zeros((1, 4)), public, NINFER)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-45, 1e300])
+def test_a_distribution_needs_a_temperature_that_is_normal_in_f32(temperature: float) -> None:
+    with pytest.raises(RequestError, match="the normal numbers of F32"):
+        processing.distribution(np.ones((1, 3)), temperature, 3, ZLAB)
+
+
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
 def test_a_distribution_needs_a_temperature_above_zero(temperature: float) -> None:
     with pytest.raises(RequestError, match="expected a number above 0"):

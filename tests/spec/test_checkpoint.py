@@ -131,6 +131,21 @@ def test_an_index_that_leaves_the_folder_is_refused(tmp_path: Path, name: object
         Checkpoint.open(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("model\0.safetensors", "without NUL"),
+        ("\0", "without NUL"),
+        ("model\ud800.safetensors", "without lone surrogates"),
+        ("\udc80", "without lone surrogates"),
+    ],
+)
+def test_a_shard_name_that_no_file_can_have_is_told_as_such(tmp_path: Path, name: str, complaint: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint.open(sharded(tmp_path, {"a.weight": name}))
+    assert str(caught.value) == f"{tmp_path / INDEX}: found {name!r}, expected a file name {complaint}"
+
+
 def test_shards_that_belie_the_index_are_told(tmp_path: Path) -> None:
     first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
     with pytest.raises(CheckpointError, match=rf"{second}: tensor 'a.weight': found nothing, expected what"):

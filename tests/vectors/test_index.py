@@ -64,6 +64,116 @@ def test_a_folder_that_is_not_a_vector_set_is_never_replaced(tmp_path, vectors):
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
+def unchanged(folder, refused, vectors):
+    before = {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    with pytest.raises(TensorFileError) as caught:
+        sets.write_set(refused, vectors)
+    assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")} == before
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "stranger", ["notes.txt", "head/notes.txt", "ninfer-answer.safetensors", ".git/HEAD", "head/x.safetensors"]
+)
+def test_a_set_with_a_file_that_its_index_does_not_name_is_never_replaced(tmp_path, vectors, stranger):
+    folder = tmp_path / "set"
+    sets.write_set(folder, vectors[:2])
+    (folder / stranger).parent.mkdir(exist_ok=True)
+    (folder / stranger).write_text("an answer of hours")
+    named = stranger.split("/")[0] if stranger.startswith(".git") else stranger
+    assert f"holds {named}, which index.json does not name" in unchanged(tmp_path, folder, vectors)
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["{}", "[1]", "not json", '{"cases": {"x": 1}}', '{"cases": {}, "name": "a web page"}', '{"cases": {"a": {}}}'],
+)
+def test_a_folder_with_an_index_of_another_kind_is_never_replaced(tmp_path, vectors, index):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "index.json").write_text(index)
+    (folder / "page.html").write_text("years of work")
+    unchanged(tmp_path, folder, vectors)
+
+
+def test_an_index_may_not_claim_files_of_others_by_their_paths(tmp_path, vectors):
+    folder = tmp_path / "set"
+    sets.write_set(folder, vectors[:1])
+    (folder / "thesis.txt").write_text("years of work")
+    index = json.loads((folder / "index.json").read_text())
+    next(iter(index["cases"].values()))["path"] = "thesis.txt"
+    (folder / "index.json").write_text(json.dumps(index))
+    assert "not the index of a vector set" in unchanged(tmp_path, folder, vectors)
+
+
+def test_a_stranger_that_arrives_while_vectors_are_built_is_kept(tmp_path, vectors):
+    folder = tmp_path / "set"
+    sets.write_set(folder, vectors[:1])
+
+    def slowly():
+        yield vectors[0]
+        (folder / "answer").write_text("late")
+        yield vectors[1]
+
+    with pytest.raises(TensorFileError, match="holds answer"):
+        sets.write_set(folder, slowly())
+    assert (folder / "answer").read_text() == "late"
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_link_is_followed_to_the_folder_that_it_leads_to(tmp_path, vectors):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    sets.write_set(tmp_path / "link", vectors[:1])
+    assert (tmp_path / "link").is_symlink()
+    assert len(read_index(tmp_path / "real")) == 1
+
+
+def test_a_place_that_no_folder_can_have_is_refused_in_one_line_before_the_work(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    inner = tmp_path / "empty" / "inner"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    monkeypatch.setattr(gen_vectors, "build_all", lambda *given: pytest.fail("work was done"))
+    before = sorted(tmp_path.rglob("*"))
+    for out in (
+        tmp_path / "file", tmp_path / "file" / "below", tmp_path / "dangling", tmp_path / "loop", Path(),
+        Path(".."), Path("/"), Path("/proc/none/set"), tmp_path / ("x" * 300),
+    ):  # fmt: skip
+        assert gen_vectors.main([*PART, "--out", str(out)]) == 2, out
+        answered = capsys.readouterr()
+        assert answered.err.startswith("gen_vectors: ") and answered.err.count("\n") == 1, answered.err
+        assert answered.out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sets, "write_atomic", full)
+    assert gen_vectors.main([*PART, "--out", str(tmp_path / "set")]) == 2
+    assert capsys.readouterr().err == f"gen_vectors: {tmp_path / 'set'}: cannot be written: No space left on device\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--suite", "LAW", "--no-expected", "--check"], "give --out DIR"),
+        (["--accept-new", "--out", "unused"], "not with --out"),
+        (["--accept-new", "--check"], "not with --out or --check"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments, said, capsys):
+    assert gen_vectors.main(arguments) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("unused").exists()
+
+
 KILLED = """
 import os, signal, sys
 from dflash_vectors import index
@@ -83,15 +193,17 @@ sys.exit(gen_vectors.main(sys.argv[1:]))
 """
 
 
-def test_a_killed_run_leaves_the_old_set_as_it_was_and_the_next_run_clears_up(tmp_path, vectors):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_run_leaves_the_old_set_as_it_was_and_the_next_run_clears_up(tmp_path, vectors, number):
     folder = tmp_path / "set"
     sets.write_set(folder, vectors[:3])
     before = content(folder)
     # The pipes of the answer close when the last worker of the killed run is gone.
     run = subprocess.run(
-        [sys.executable, "-c", KILLED, *PART, "--out", str(folder)], capture_output=True, check=False, timeout=60
-    )
-    assert run.returncode == -signal.SIGKILL
+        [sys.executable, "-c", KILLED.replace("SIGKILL", number.name), *PART, "--out", str(folder)],
+        capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == -number
     assert content(folder) == before
     assert len(list(tmp_path.iterdir())) == 2
     sets.write_set(folder, vectors)
@@ -168,6 +280,7 @@ def test_check_names_each_file_that_differs_is_missing_or_is_too_much(tmp_path, 
         f"{vectors[1].id}: missing",
         "head/stray.safetensors: no case generates it",
     ]
+    (folder / "head" / "stray.safetensors").unlink()
     sets.write_set(folder, vectors)
     (folder / "index.json").write_text("{}")
     assert sets.differences(folder, vectors) == ["index.json: differs from what is generated now"]
@@ -187,12 +300,12 @@ def test_the_command_writes_checks_and_reports(tmp_path, capsys):
 
 def test_a_part_of_the_set_does_not_replace_the_committed_one(capsys):
     for arguments in (PART, ["--no-expected"], ["--geometry", "tiny"]):
-        assert gen_vectors.main(arguments) == 1
+        assert gen_vectors.main(arguments) == 2
         assert "give --out DIR" in capsys.readouterr().err
 
 
 def test_an_unknown_suite_is_answered_with_those_that_exist(capsys):
-    assert gen_vectors.main(["--suite", "nothing", "--out", "unused"]) == 1
+    assert gen_vectors.main(["--suite", "nothing", "--out", "unused"]) == 2
     assert "suites: " in capsys.readouterr().err
     assert not Path("unused").exists()
 

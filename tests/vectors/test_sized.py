@@ -106,5 +106,5 @@ def test_the_command_prints_the_cost_and_writes_a_set_that_reads_back(tmp_path, 
     ],
 )
 def test_what_a_geometry_does_not_have_is_said(arguments, found, capsys):
-    assert gen_vectors.main([*arguments, "--out", "unused"]) == 1
+    assert gen_vectors.main([*arguments, "--out", "unused"]) == 2
     assert found in capsys.readouterr().err

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +18,12 @@ from typing import Any
 
 import numpy as np
 from dflash_spec.errors import SpecDataError, TensorFileError
-from dflash_spec.files import read_metadata, read_tensors
+from dflash_spec.files import read_metadata, read_tensors, unique_members
 from dflash_spec.registry import Op, Profile, TensorSpec, load_clauses, load_ops, load_profile
 from dflash_spec.tensors import Array, Tensor
 
-CASE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-TENSOR_NAME = re.compile(r"^(?:in|out|stage\.\d{2,}|bound\.out|bound\.stage\.\d{2,})\..+$")
+CASE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+TENSOR_NAME = re.compile(r"(?:in|out|stage\.\d{2,}|bound\.out|bound\.stage\.\d{2,})\.[!-~]+", re.ASCII)
 ENTRY_KEYS = {"path": str, "sha256": str, "size": int, "op": str, "profile": str, "clauses": list, "tags": list}
 
 
@@ -74,6 +76,13 @@ class GoldenCase:
         return str(blamed.get(name, blamed.get(f"{name.split('.')[0]}.*", self.entry.clauses[0])))
 
 
+def shown(value: object) -> str:
+    """A value that came from outside: it may be huge, or nested deeper than `repr` can follow."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlist, short.maxdict = 2, 80, 80, 8, 8
+    return short.repr(value)
+
+
 def default_folder() -> Path:
     """The vectors that came with this package: in the wheel beside the code, in a checkout beside the package."""
     package = Path(__file__).parent
@@ -83,25 +92,29 @@ def default_folder() -> Path:
 
 def inside(folder: Path, path: Path) -> Path:
     """`path`, if it is still within `folder` once links are followed. Raises TensorFileError."""
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise TensorFileError(f"{path}: leads to {path.resolve()}, expected a file within {folder}")
+    try:
+        end, root = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop is a RuntimeError, a name no system has a ValueError
+        raise TensorFileError(f"{path}: cannot be followed: {error}") from error
+    if not end.is_relative_to(root):
+        raise TensorFileError(f"{path}: leads to {end}, expected a file within {folder}")
     return path
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file. Raises TensorFileError if it cannot be read or is not JSON."""
+    """The JSON value in a file. Raises TensorFileError if it cannot be read, is not JSON, or repeats a key."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(path.read_text("utf-8"), object_pairs_hook=unique_members)
     except OSError as error:
         raise TensorFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TensorFileError(f"{path}: not JSON: {error}") from error
 
 
 def read_index(folder: Path) -> tuple[Entry, ...]:
     """Every case of a vector set, in id order. Raises TensorFileError that names the file and the entry."""
     path = folder / "index.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise TensorFileError(
             f"{folder}: no index.json, expected a folder of vectors (tools/gen_vectors.py writes one)"
         )
@@ -109,23 +122,25 @@ def read_index(folder: Path) -> tuple[Entry, ...]:
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, dict):
         raise TensorFileError(f'{path}: found no object "cases"')
+    if not cases:
+        raise TensorFileError(f'{path}: "cases" is empty, expected at least one vector')
     return tuple(_entry(folder, id_, cases[id_], f"{path}: {id_}") for id_ in sorted(cases))
 
 
 def _entry(folder: Path, id_: str, body: Any, where: str) -> Entry:
-    if not CASE_ID.match(id_):
+    if not CASE_ID.fullmatch(id_):
         raise TensorFileError(f"{where}: an id is letters, digits, '.', '_' and '-'")
     if not isinstance(body, dict) or set(body) != set(ENTRY_KEYS):
-        raise TensorFileError(f"{where}: found {body!r}, expected the keys {', '.join(ENTRY_KEYS)}")
+        raise TensorFileError(f"{where}: found {shown(body)}, expected the keys {', '.join(ENTRY_KEYS)}")
     for key, kind in ENTRY_KEYS.items():
         if not isinstance(body[key], kind):
-            raise TensorFileError(f"{where}: {key} is {body[key]!r}, expected {kind.__name__}")
+            raise TensorFileError(f"{where}: {key} is {shown(body[key])}, expected {kind.__name__}")
     op = load_ops().get(body["op"])
     if op is None:
-        raise TensorFileError(f"{where}: op {body['op']!r} is not in the spec")
+        raise TensorFileError(f"{where}: op {shown(body['op'])} is not in the spec")
     clauses = tuple(map(str, body["clauses"]))
     if not clauses or any(clause not in load_clauses() for clause in clauses):
-        raise TensorFileError(f"{where}: clauses {body['clauses']}, expected one or more of the spec's")
+        raise TensorFileError(f"{where}: clauses {shown(body['clauses'])}, expected one or more of the spec's")
     try:
         profile = load_profile(body["profile"])
     except SpecDataError as error:
@@ -147,20 +162,30 @@ def load_case(entry: Entry) -> GoldenCase:
             f"the index says {entry.size} bytes with {entry.sha256}"
         )
     metadata = read_metadata(entry.path)
-    for key, value in (("id", entry.id), ("op", entry.op.name), ("profile", entry.profile.name)):
+    for key, value in (
+        ("id", entry.id), ("op", entry.op.name), ("profile", entry.profile.name), ("clauses", [*entry.clauses]),
+    ):  # fmt: skip
         if metadata.get(key) != value:
-            raise TensorFileError(f"{entry.path}: metadata {key} is {metadata.get(key)!r}, the index says {value!r}")
-    if tuple(metadata.get("clauses", ())) != entry.clauses:
-        raise TensorFileError(f"{entry.path}: metadata clauses {metadata.get('clauses')}, the index says others")
+            raise TensorFileError(
+                f"{entry.path}: metadata {key} is {shown(metadata.get(key))}, the index says {value!r}"
+            )
+    _check_blame(entry, metadata.get("blame", {}))
     tensors = read_tensors(entry.path)
     for name in tensors:
-        if not TENSOR_NAME.match(name):
+        if not TENSOR_NAME.fullmatch(name):
             raise TensorFileError(f"{entry.path}: unexpected tensor {name!r}: not in.*, stage.*, out.* or bound.*")
     sizes: dict[str, int] = {}
     inputs = _read_inputs(entry, tensors, sizes)
     expected = (*_read_stages(entry, tensors, sizes), *_read_outputs(entry, tensors, sizes))
     _no_bound_left_over(entry, tensors)
     return GoldenCase(entry, metadata, inputs, expected)
+
+
+def _check_blame(entry: Entry, blame: Any) -> None:
+    if not isinstance(blame, dict) or not all(isinstance(c, str) and c in load_clauses() for c in blame.values()):
+        raise TensorFileError(
+            f"{entry.path}: metadata blame is {shown(blame)}, expected clauses of the spec by tensor name"
+        )
 
 
 def _read_inputs(entry: Entry, tensors: Mapping[str, Tensor], sizes: dict[str, int]) -> dict[str, Tensor]:
@@ -176,8 +201,11 @@ def _read_inputs(entry: Entry, tensors: Mapping[str, Tensor], sizes: dict[str, i
 
 
 def _read_stages(entry: Entry, tensors: Mapping[str, Tensor], sizes: dict[str, int]) -> Iterator[Expected]:
+    seen: dict[str, str] = {}
     for full in sorted(name for name in tensors if name.startswith("stage.")):
         name = full.split(".", 2)[2]
+        if seen.setdefault(name, full) != full:
+            raise TensorFileError(f"{entry.path}: two tensors for stage {name}: {seen[name]!r} and {full!r}")
         tensor, spec = _declared(entry, "stages", name, full, tensors, sizes)
         yield _expected(entry, "stages", name, full, tensor, spec, tensors)
 

@@ -14,6 +14,7 @@ from dflash_spec.tensors import FLOATS, Array, Tensor
 from dflash_vectors.cases import Entry, Expected, GoldenCase, Loader, load_case
 from dflash_vectors.differences import Difference
 from dflash_vectors.runners.protocol import Answer, Description, Runner
+from dflash_vectors.style import printable
 from dflash_vectors.verdict import (
     DAMAGED,
     FAILED,
@@ -106,7 +107,7 @@ def compare(case: GoldenCase, answer: Answer) -> tuple[Divergence, ...]:
         label = expected.label
         divergence = None
         if label in answer.problems:
-            divergence = Divergence(label, answer.problems[label])
+            divergence = Divergence(label, printable(answer.problems[label]))
         elif label in answer.tensors:
             divergence = compare_tensor(expected, answer.tensors[label])
         elif expected.role == "outputs":
@@ -117,7 +118,8 @@ def compare(case: GoldenCase, answer: Answer) -> tuple[Divergence, ...]:
     for label in sorted({*answer.tensors, *answer.problems} - expected_labels):
         role, _, name = label.partition(".")
         if role != "stage" or case.entry.op.find("stages", name) is None:
-            found.append(Divergence(label, f"unexpected: this vector of op {case.entry.op.name} has no {label}"))
+            shown = printable(label)
+            found.append(Divergence(shown, f"unexpected: this vector of op {case.entry.op.name} has no {shown}"))
     return tuple(found)
 
 
@@ -127,19 +129,22 @@ def blamed_clause(case: GoldenCase, divergences: Sequence[Divergence]) -> str:
 
 
 def judge(runner: Runner, description: Description, entry: Entry, load: Loader = load_case) -> Result:
-    """One vector of one implementation, from file to verdict. Raises nothing but what interrupts a run."""
-    lacks = description.lacks(entry.op, entry.profile)
-    if lacks:
-        return Result(entry, UNSUPPORTED, lacks)
+    """One vector of one implementation, from file to verdict. Raises nothing but what interrupts a run.
+
+    A damaged vector is told even where its op is not supported: that op may be what is damaged.
+    """
     try:
         case = load(entry)
     except TensorFileError as error:
-        return Result(entry, DAMAGED, str(error))
+        return Result(entry, DAMAGED, printable(error))
+    lacks = description.lacks(entry.op, entry.profile)
+    if lacks:
+        return Result(entry, UNSUPPORTED, lacks)
     start = time.perf_counter()
     try:
         answer = runner.run(case)
     except ImplementationError as error:
-        return Result(entry, FAILED, str(error), entry.clauses[0], seconds=time.perf_counter() - start)
+        return Result(entry, FAILED, printable(error), entry.clauses[0], seconds=time.perf_counter() - start)
     seconds = time.perf_counter() - start
     divergences = compare(case, answer)
     if not divergences:
@@ -181,16 +186,18 @@ def check(
 
 
 def _check_one(run: Run, runner: Runner, known: Sequence[Difference], sink: Sink, load: Loader) -> None:
-    spoken, silent = False, []
+    spoken = broken = False
+    silent = []
     try:
         for profile, entries in profiles_of(run.entries):
             try:
                 description = runner.start(profile.name)
             except UnsupportedError as error:
-                silent.append(f"{runner.spec} does not speak profile {profile.name}: {error}")
+                silent.append(printable(f"{runner.spec} does not speak profile {profile.name}: {error}"))
                 continue
             except ImplementationError as error:
-                run.broken.append(f"{runner.spec} could not be run in profile {profile.name}: {error}")
+                run.broken.append(printable(f"{runner.spec} could not be run in profile {profile.name}: {error}"))
+                broken = True
                 continue
             spoken = True
             column = Column(runner.spec, description)
@@ -202,5 +209,5 @@ def _check_one(run: Run, runner: Runner, known: Sequence[Difference], sink: Sink
     finally:
         runner.close()
     run.silent.extend(silent)
-    if silent and not spoken and not any(line.startswith(f"{runner.spec} ") for line in run.broken):
-        run.broken.append(f"{runner.spec} speaks none of the profiles asked for")
+    if silent and not spoken and not broken:
+        run.broken.append(printable(f"{runner.spec} speaks none of the profiles asked for"))

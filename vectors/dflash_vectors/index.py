@@ -24,11 +24,13 @@ from dflash_spec.errors import TensorFileError
 from dflash_spec.files import write_atomic
 
 from dflash_vectors.build import SET_LIMIT, Vector, build
+from dflash_vectors.cases import CASE_ID, ENTRY_KEYS, read_json
 from dflash_vectors.errors import BuildError, LedgerError
 from dflash_vectors.suite import Case
 
 PROCESSES = 2
 WATCH_SECONDS = 0.5
+INDEX, LEDGER = "index.json", "ledger.json"
 AT_WORKING_DIRECTORY, EXCHANGE = -100, 2
 """Arguments of renameat2(2)."""
 
@@ -118,10 +120,70 @@ def extend_ledger(ledger: Mapping[str, str], vectors: Iterable[Vector], accept_n
 def write_set(folder: Path, vectors: Iterable[Vector], ledger: bytes | None = None) -> None:
     """Replace `folder` by the set in one step; vectors may come from an iterator and are not kept.
 
-    Raises TensorFileError if `folder` holds something that is not a vector set; nothing is changed then.
+    A link is followed, and what it leads to is replaced. Raises TensorFileError, and changes nothing, where
+    `writable` refuses or the disk does not take the set.
     """
-    if folder.exists() and any(folder.iterdir()) and not (folder / "index.json").is_file():
-        raise TensorFileError(f"{folder}: has files but no index.json: not a vector set, so it is not replaced")
+    folder = writable(folder)
+    try:
+        _write(folder, vectors, ledger)
+    except OSError as error:
+        raise TensorFileError(f"{folder}: cannot be written: {error.strerror or error}") from error
+
+
+def writable(folder: Path) -> Path:
+    """The folder that a set may take the place of, links followed. Raises TensorFileError that says why it may not.
+
+    A folder is replaced only if there is nothing in it that its own index does not name: whatever else lies there
+    would be lost.
+    """
+    try:
+        real = folder.resolve()
+        if folder.is_symlink() and not real.exists():
+            raise TensorFileError(f"{folder}: a link to {real}, where nothing is")
+        if Path.cwd().is_relative_to(real):
+            raise TensorFileError(f"{folder}: the working directory lies in it, so it is not replaced")
+        near = next(path for path in (real, *real.parents) if path.exists())
+        if not near.is_dir():
+            raise TensorFileError(f"{folder}: {near} is a file, expected a folder")
+        if near == real and any(real.iterdir()):
+            _refuse_strangers(folder, real)
+        holder = near if near != real else real.parent
+        if not os.access(holder, os.W_OK | os.X_OK):
+            raise TensorFileError(f"{folder}: {holder} cannot be written to")
+    except (OSError, RuntimeError) as error:
+        raise TensorFileError(f"{folder}: cannot be read: {error}") from error
+    return real
+
+
+def _refuse_strangers(folder: Path, real: Path) -> None:
+    """Raise TensorFileError if the folder has no index of this format, or holds anything that this does not name."""
+    index = real / INDEX
+    if not index.is_file():
+        raise TensorFileError(f"{folder}: has files but no {INDEX}: not a vector set, so it is not replaced")
+    data = read_json(index)
+    cases = data.get("cases") if isinstance(data, dict) and set(data) == {"cases"} else None
+    if not isinstance(cases, dict) or not all(_is_entry(id_, entry) for id_, entry in cases.items()):
+        raise TensorFileError(f"{index}: not the index of a vector set, so {folder} is not replaced")
+    named = {real / INDEX, real / LEDGER, *(real / entry["path"] for entry in cases.values())}
+    named |= {path.parent for path in named} - {real}
+    for path in sorted(real.rglob("*")):
+        if path not in named or path.is_symlink():
+            raise TensorFileError(
+                f"{folder}: holds {path.relative_to(real)}, which {INDEX} does not name, so it is not replaced"
+            )
+
+
+def _is_entry(id_: str, entry: Any) -> bool:
+    """Whether a member of an index's cases has the form that this module writes."""
+    if not CASE_ID.match(id_) or not isinstance(entry, dict) or set(entry) != set(ENTRY_KEYS):
+        return False
+    if not all(isinstance(entry[key], kind) for key, kind in ENTRY_KEYS.items()):
+        return False
+    folder, _, name = entry["path"].partition("/")
+    return bool(folder.isalnum() and name == f"{id_}.safetensors")
+
+
+def _write(folder: Path, vectors: Iterable[Vector], ledger: bytes | None) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{folder.name}-writing-"
     _sweep(folder.parent, prefix)
@@ -132,9 +194,11 @@ def write_set(folder: Path, vectors: Iterable[Vector], ledger: bytes | None = No
             write_atomic(written / vector.path, vector.content)
             entries[vector.id] = vector.entry
         if ledger is not None:
-            write_atomic(written / "ledger.json", ledger)
-        write_atomic(written / "index.json", _index(entries))
+            write_atomic(written / LEDGER, ledger)
+        write_atomic(written / INDEX, _index(entries))
         written.chmod(0o755)
+        # Something may have been put there while the vectors were built.
+        writable(folder)
         _replace(written, folder)
     finally:
         shutil.rmtree(written, ignore_errors=True)
@@ -171,7 +235,11 @@ def _replace(new: Path, folder: Path) -> None:
     # Without an exchange in one step there is a moment without a set, but never one with half a set.
     old = new.with_name(f"{new.name}-old")
     folder.rename(old)
-    new.rename(folder)
+    try:
+        new.rename(folder)
+    except OSError:
+        old.rename(folder)
+        raise
     shutil.rmtree(old)
 
 
@@ -191,7 +259,7 @@ def differences(folder: Path, vectors: Iterable[Vector], whole: bool = True) -> 
     for path in sorted(folder.rglob("*.safetensors")):
         if path.relative_to(folder).as_posix() not in known:
             lines.append(f"{path.relative_to(folder)}: no case generates it")
-    index = folder / "index.json"
+    index = folder / INDEX
     if not lines and (not index.is_file() or index.read_bytes() != _index(entries)):
         lines.append("index.json: differs from what is generated now")
     return lines

@@ -162,15 +162,15 @@ def expect_passed(bench: Bench, spec: str, entry: Any) -> None:
 
     from dflash_vectors.cases import default_folder
     from dflash_vectors.report import failure
-    from dflash_vectors.style import Style
+    from dflash_vectors.style import Style, printable
     from dflash_vectors.verdict import DAMAGED, FAILED, UNSUPPORTED
 
     try:
         column, result = bench.judge(spec, entry)
     except UnsupportedError as error:
-        pytest.skip(f"not supported: {error}")
+        pytest.skip(f"not supported: {printable(error)}")
     except ImplementationError as error:
-        raise VectorFailure(f"{spec} could not be run: {error}") from error
+        raise VectorFailure(printable(f"{spec} could not be run: {error}")) from error
     if result.status == UNSUPPORTED:
         pytest.skip(f"not supported: {result.reason}")
     if result.status == DAMAGED:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from dflash_spec.errors import TensorFileError
 from dflash_spec.registry import load_clauses
 from dflash_spec.tensors import Tensor
 
@@ -23,9 +24,10 @@ DUMP_LINES = 10
 
 
 def failures(run: Run, style: Style, likely: LikelyFaults | None = None, load: Loader = load_case) -> str:
-    """Every failure that no record explains: by implementation, by the clause that is blamed first, and by op.
+    """Every failure that no record explains: by implementation, by the clause that is blamed, and by op.
 
-    Of each such group the smallest vector is told in full and the others take a line each.
+    Of each such group the smallest vector is told in full and the others take a line each. A composite runs many
+    clauses at once, so what it blames is told only if no single op of the implementation fails.
     """
     blocks = []
     for column in run.columns:
@@ -37,25 +39,48 @@ def failures(run: Run, style: Style, likely: LikelyFaults | None = None, load: L
         unanswered = [same for same in _by_reason(failed) if len(same) >= MANY]
         blocks += ["\n".join(_unanswered_lines(column, same, run.folder, style)) for same in unanswered]
         told = {result.entry.id for same in unanswered for result in same}
+        left = [result for result in failed if result.entry.id not in told]
+        followers = [r for r in left if r.entry.op.composite and r.divergences] if _singles(failed) else []
+        following = {result.entry.id for result in followers}
         groups: dict[tuple[str, str], list[Result]] = {}
-        for result in sorted(failed, key=lambda r: (r.entry.size, r.entry.id)):
-            if result.entry.id not in told:
+        for result in sorted(left, key=lambda r: (r.entry.size, r.entry.id)):
+            if result.entry.id not in following:
                 groups.setdefault((result.clause, result.entry.op.name), []).append(result)
+        ranks = clause_ranks(column, [result for same in groups.values() for result in same])
         previous = ""
-        for clause, op in sorted(groups, key=_in_order_of_the_round):
+        for clause, op in sorted(groups, key=lambda group: (ranks[group[0]], group)):
             first, *others = groups[clause, op]
             blocks += ["\n".join(_clause_lines(clause, style))] if clause != previous else []
             previous = clause
             blocks.append(failure(column, first, run.folder, style, likely, load))
             if others:
                 blocks.append("\n".join(style.clip(f"    also       {_one_line(other)}") for other in others))
+        if followers:
+            names = ", ".join(result.entry.id for result in followers)
+            blocks.append("\n".join(style.wrap("  ", f"also fails these composites, which follow from it: {names}")))
     return "\n\n".join(blocks)
 
 
-def _in_order_of_the_round(group: tuple[str, str]) -> tuple[int, str, str]:
-    """What comes first in a round comes first in the report: it may be the cause of the rest."""
-    chapter = group[0].partition("-")[0]
-    return (CHAPTERS.index(chapter) if chapter in CHAPTERS else len(CHAPTERS), *group)
+def _singles(results: Iterable[Result]) -> list[Result]:
+    return [result for result in results if not result.entry.op.composite]
+
+
+def clause_ranks(column: Column, failed: Sequence[Result]) -> Mapping[str, tuple[bool, float, int, str]]:
+    """Sorts the clauses that `failed` blames: what is most likely broken itself comes first.
+
+    That is a clause which single ops blame; then the one of whose own vectors, those that name it first, the largest
+    share fails; then the one that comes first in a round, because it may be the cause of the rest.
+    """
+    by_singles = {result.clause for result in _singles(failed)}
+    ranks = {}
+    for clause in {result.clause for result in failed}:
+        ran = [result for result in column.of(PASSED, FAILED) if result.entry.clauses[0] == clause]
+        own = _singles(ran) or ran
+        share = sum(result.status == FAILED for result in own) / len(own) if own else 0.0
+        chapter = clause.partition("-")[0]
+        place = CHAPTERS.index(chapter) if chapter in CHAPTERS else len(CHAPTERS)
+        ranks[clause] = (clause not in by_singles, -share, place, clause)
+    return ranks
 
 
 def _by_reason(failed: list[Result]) -> list[list[Result]]:
@@ -91,8 +116,11 @@ def failure(
     likely: LikelyFaults | None = None, load: Loader = load_case,
 ) -> str:  # fmt: skip
     """One failed vector: what diverges first, by how much, what it looks like, and how to see it again."""
-    case = load(result.entry)
     lines = [f"  {style.paint(result.entry.id, 'bold')}  op {result.entry.op.name}"]
+    try:
+        case = load(result.entry)
+    except TensorFileError as error:  # it could be read when it was judged
+        return "\n".join([*lines, *style.wrap("    damaged    ", f"since it was judged: {error}", "red")])
     effect = f" (effect: {case.metadata['effect']})" if case.metadata.get("effect") else ""
     if case.metadata.get("catches"):
         lines += style.wrap("    catches    ", f"{case.metadata['catches']}{effect}", "dim")

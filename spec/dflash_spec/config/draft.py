@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_spec.config import component, dflash2, published, rules, taps
+from dflash_spec.config import arguments, component, dflash2, published, rules, taps
 from dflash_spec.config import members as read
 from dflash_spec.config.members import Members
 from dflash_spec.config.target import TargetConfig
@@ -145,6 +145,8 @@ def read_draft_config(
     `backend` 1 takes DFlash drafts only, 2 DFlash2 drafts only. Raises ConfigError, and UnsupportedConfigError where
     the draft is well-formed but not executable here.
     """
+    arguments.check_instance("profile", profile, Profile)
+    arguments.check_instance("target", target, TargetConfig)
     chosen = profile.axes["config_schema"] if schema is None else schema
     if chosen not in SCHEMAS:
         raise SpecDataError(f"config schema {chosen!r}, expected one of {', '.join(SCHEMAS)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dflash_spec.config import arguments
 from dflash_spec.config.draft import DFlash2Config, DraftConfig
 from dflash_spec.config.target import TargetConfig
 
@@ -60,7 +61,8 @@ def selector(config: DFlash2Config) -> Shapes:
 
 
 def draft_tensors(config: DraftConfig) -> Shapes:
-    """A draft's tensors: for five layers 58 of DFlash, 81 of DFlash2."""
+    """A draft's tensors: for five layers 58 of DFlash, 81 of DFlash2. Raises ConfigError where `config` is no DraftConfig."""
+    arguments.check_instance("config", config, DraftConfig)
     shapes = backbone(config)
     if isinstance(config, DFlash2Config):
         shapes |= convolutions(config) | selector(config)
@@ -68,7 +70,11 @@ def draft_tensors(config: DraftConfig) -> Shapes:
 
 
 def target_tensors(config: TargetConfig) -> Shapes:
-    """A Qwen3 target's tensors. A tied target has no `lm_head.weight`."""
+    """A Qwen3 target's tensors. A tied target has no `lm_head.weight`.
+
+    Raises ConfigError where `config` is no TargetConfig.
+    """
+    arguments.check_instance("config", config, TargetConfig)
     table = (config.vocab_size, config.hidden_size)
     shapes: Shapes = {"model.embed_tokens.weight": table, "model.norm.weight": (config.hidden_size,)}
     if not config.tied:

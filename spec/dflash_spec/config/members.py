@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash_spec.config import arguments
 from dflash_spec.errors import ConfigError
 
 INT_LIMIT = 2**32 - 1
@@ -77,13 +78,17 @@ def parse(data: bytes, file: str) -> Members:
 
 def read(source: bytes | Path, what: str) -> Members:
     """The members of `source`: bytes, a file, or a folder with a config.json. `what` names bytes in messages."""
+    arguments.check_instance(what, source, (bytes, Path))
     if isinstance(source, bytes):
         return parse(source, what)
     path = source / "config.json" if source.is_dir() else source
     try:
-        return parse(path.read_bytes(), str(path))
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}", clause="CFG-001") from error
+    except ValueError as error:  # a path that holds NUL or a lone surrogate
+        raise ConfigError(f"{str(path)!r}: no name of a file: {error}", clause="CFG-001") from error
+    return parse(data, str(path))
 
 
 def require(members: Members, key: str) -> Any:

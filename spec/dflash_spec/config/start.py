@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_spec.config import dflash2
+from dflash_spec.config import arguments, dflash2
 from dflash_spec.config.draft import BACKENDS, DFlash2Config, read_draft_config
 from dflash_spec.config.target import TargetConfig
 from dflash_spec.config.width import draft_count
@@ -23,6 +23,8 @@ NATIVE = {
 
 def check_concurrency(profile: Profile, requests: int) -> None:
     """Clause: CFG-055. Raises ConfigError unless a start serves 1 to the profile's `concurrency` requests."""
+    arguments.check_instance("profile", profile, Profile)
+    requests = arguments.integer("requests", requests)
     limit = int(profile.axes["concurrency"])
     if not 1 <= requests <= limit:
         raise ConfigError(f"requests: found {requests}, expected 1 to {limit}", key="requests", clause="CFG-055")
@@ -33,6 +35,7 @@ def check_head_index(token_ids: Sequence[int], public: int) -> None:
 
     Clause: CFG-056. Unique ids, each 0 to `public` - 1; so at most `public` rows.
     """
+    token_ids, public = arguments.integers("token_ids", token_ids), arguments.integer("public", public)
     for row, token in enumerate(token_ids):
         if not 0 <= token < public:
             raise ConfigError(f"token_ids[{row}]: found {token}, expected 0 to {public - 1}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from dflash_spec.config import arguments
 from dflash_spec.config import members as read
 from dflash_spec.config.members import Members
 from dflash_spec.errors import ConfigError
@@ -72,6 +73,7 @@ def half_even_taps(target_layers: int, taps: int) -> tuple[int, ...]:
 
     Clause: CFG-030. Raises ConfigError (CFG-032, CFG-033) where the target is too shallow.
     """
+    target_layers, taps = arguments.integer("target_layers", target_layers), arguments.integer("taps", taps)
     check_counts(target_layers, taps)
     if taps == 1:
         return middle_tap(target_layers)
@@ -92,6 +94,7 @@ def integer_step_taps(target_layers: int, taps: int) -> tuple[int, ...]:
     Clause: CFG-034. Raises ConfigError for a single tap, where the step is undefined, and where the target is too
     shallow (CFG-032, CFG-033).
     """
+    target_layers, taps = arguments.integer("target_layers", target_layers), arguments.integer("taps", taps)
     check_counts(target_layers, taps)
     if taps == 1:
         raise ConfigError("1 tap, expected at least 2: the step is undefined", key=KEY, clause="CFG-034")
@@ -107,6 +110,7 @@ def check_reduced_taps(target_layers: int, ids: Sequence[int]) -> None:
     Clause: CFG-035. Strictly rising, in range, and gaps that differ by at most one. Fewer layers than taps are refused
     (CFG-032).
     """
+    target_layers, ids = arguments.integer("target_layers", target_layers), arguments.integers(KEY, ids)
     check_counts(target_layers, len(ids))
     check_in_range(ids, target_layers)
     gaps = [right - left for left, right in pairwise(ids)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dflash_spec.config import arguments
 from dflash_spec.errors import ConfigError
 from dflash_spec.registry import Profile
 
@@ -37,8 +38,14 @@ def override_count(block_size: int | None, requested: int | None) -> int:
     return requested
 
 
+def _integers(block_size: object, requested: object) -> tuple[int | None, int | None]:
+    return arguments.optional("block_size", block_size), arguments.optional("requested", requested)
+
+
 def draft_count(profile: Profile, block_size: int | None, requested: int | None) -> int:
-    """K, the drafts of a full round, by the profile's width rule. Raises ConfigError."""
+    """K, the drafts of a full round, by the profile's width rule. Raises ConfigError, for wrong types too."""
+    arguments.check_instance("profile", profile, Profile)
+    block_size, requested = _integers(block_size, requested)
     if profile.axes["width_rule"] == "free":
         return free_count(requested)
     return override_count(block_size, requested)
@@ -49,6 +56,7 @@ def matched_count(block_size: int | None, requested: int | None) -> int:
 
     Clause: CFG-053. Raises ConfigError where a requested K is not `block_size` - 1.
     """
+    block_size, requested = _integers(block_size, requested)
     drafts = file_count(block_size)
     if requested is not None and requested != drafts:
         raise ConfigError(f"requested drafts: found {requested}, expected {drafts}",
@@ -61,6 +69,7 @@ def bounded_count(block_size: int | None, requested: int | None) -> int:
 
     Clause: CFG-054. Raises ConfigError where a requested K is not 1 to `block_size` - 1.
     """
+    block_size, requested = _integers(block_size, requested)
     drafts = file_count(block_size)
     if requested is None:
         return drafts

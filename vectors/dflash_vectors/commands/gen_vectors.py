@@ -15,6 +15,7 @@ from dflash_spec.registry import PROFILES, load_ops, load_profile
 from dflash_vectors.build import Vector
 from dflash_vectors.cases import default_folder
 from dflash_vectors.commands.progress import Progress
+from dflash_vectors.errors import BuildError, LedgerError
 from dflash_vectors.index import (
     PROCESSES,
     build_all,
@@ -22,6 +23,7 @@ from dflash_vectors.index import (
     differences,
     extend_ledger,
     read_ledger,
+    writable,
     write_set,
 )
 from dflash_vectors.sized import cost, plan, sized_cases
@@ -30,7 +32,7 @@ from dflash_vectors.suite import Case, all_cases
 TINY = "tiny"
 """The geometry of the committed set's cases."""
 
-INTERRUPTED = 130
+DIFFERS, REFUSED, INTERRUPTED = 1, 2, 130
 
 Sizes = dict[str, list[int]]
 """chapter -> bytes of each of its vectors."""
@@ -104,11 +106,23 @@ def _sized(options: argparse.Namespace) -> tuple[Iterator[Case], int]:
     return cases, sum(sized.holds(profile) for profile in profiles for sized in chosen)
 
 
+def _refuse(options: argparse.Namespace, whole: bool) -> None:
+    """Raise DFlashError for options that do not go together, and for a folder that must not be replaced."""
+    if options.accept_new and (options.out or options.check):
+        raise DFlashError("--accept-new freezes ids of the committed set: not with --out or --check")
+    if options.check:
+        if options.no_expected and options.out is None:
+            raise DFlashError("--no-expected --check compares with a set without expected values: give --out DIR")
+        return
+    if options.out is None and not whole:
+        raise DFlashError("a part of the set, or a blind one, does not replace the committed set: give --out DIR")
+    writable(options.out or default_folder())
+
+
 def _run(options: argparse.Namespace) -> int:
     whole = not (options.suite or options.profile or options.geometry or options.no_expected)
     folder, start, sizes = options.out or default_folder(), time.perf_counter(), Sizes()
-    if not whole and options.out is None and not options.check:
-        raise DFlashError("a part of the set, or a blind one, does not replace the committed set: give --out DIR")
+    _refuse(options, whole)
     cases: Iterable[Case]
     if options.geometry in (None, TINY):
         cases = listed = select(options.suite, options.profile)
@@ -120,7 +134,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.check:
         lines = differences(folder, vectors, whole)
         print("\n".join(lines) or f"equal to {folder}")
-        return 1 if lines else 0
+        return DIFFERS if lines else 0
     ledger = None
     if options.out is None:
         vectors = list(vectors)
@@ -133,13 +147,16 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: written, or equal with --check. 1: differs, or something breaks a rule. 130: interrupted."""
+    """0: written, or equal with --check. 1: differs, or a vector breaks a rule. 2: cannot be done. 130: interrupted."""
     options = _parser().parse_args(argv)
     try:
         return _run(options)
-    except DFlashError as error:
+    except (BuildError, LedgerError) as error:
         print(f"gen_vectors: {error}", file=sys.stderr)
-        return 1
+        return DIFFERS
+    except (DFlashError, OSError) as error:
+        print(f"gen_vectors: {error}", file=sys.stderr)
+        return REFUSED
     except KeyboardInterrupt:
         print("gen_vectors: interrupted, nothing was written", file=sys.stderr)
         return INTERRUPTED

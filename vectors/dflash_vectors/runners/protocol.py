@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from dflash_spec.tensors import FLOATS, Tensor
 
 from dflash_vectors.cases import GoldenCase, inside
 from dflash_vectors.runners.schemas import DESCRIPTION, validate
+from dflash_vectors.style import printable
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ def read_description(value: Any, where: str, schema: dict[str, Any] = DESCRIPTIO
                 f"{where}: op {op!r} is not in the spec" + (f"; did you mean {near[0]!r}?" if near else "")
             )
     return Description(
-        value["name"], value["version"], value["profile"],
+        printable(value["name"]), printable(value["version"]), value["profile"],
         frozenset(value["ops"]) if "ops" in value else None,
         frozenset(value["dtypes"]) if "dtypes" in value else None,
-        value.get("note", ""),
+        printable(value.get("note", "")),
     )  # fmt: skip
 
 
@@ -92,15 +94,29 @@ def label_of(name: str) -> str:
     return f"{role}.{short}" if role == "stage" and short and len(number) >= 2 and number.isdigit() else name
 
 
+def labels_of(names: Iterable[str]) -> dict[str, str]:
+    """The label of each name. Raises ImplementationError where two names say the same."""
+    labels: dict[str, str] = {}
+    for name in names:
+        label = label_of(name)
+        if label in labels:
+            raise ImplementationError(f"two tensors for {label}: {labels[label]!r} and {name!r}")
+        labels[label] = name
+    return {name: label for label, name in labels.items()}
+
+
 def read_answer(path: Path, folder: Path) -> Answer:
     """The answer in a tensor file of `folder`. Raises ImplementationError if the file is missing or damaged."""
-    if not path.exists() and not path.is_symlink():
+    if not os.path.lexists(path):
         raise ImplementationError(f"no answer: {path} is missing")
     try:
-        tensors = read_tensors(inside(folder, path))
+        inside(folder, path)
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+            raise TensorFileError(f"{path}: cannot be read: not a regular file")
+        tensors = read_tensors(path)
     except TensorFileError as error:
         raise ImplementationError(f"damaged answer: {error}") from error
-    return Answer({label_of(name): tensor for name, tensor in tensors.items()})
+    return Answer({label: tensors[name] for name, label in labels_of(tensors).items()})
 
 
 def inputs_only(case: GoldenCase) -> Mapping[str, Tensor]:

@@ -14,7 +14,7 @@ from dflash_spec.errors import DFlashError, ImplementationError, TensorError, Un
 from dflash_spec.tensors import Tensor
 
 from dflash_vectors.cases import GoldenCase
-from dflash_vectors.runners.protocol import Answer, Description, label_of, read_description
+from dflash_vectors.runners.protocol import Answer, Description, labels_of, read_description
 
 
 class PythonRunner:
@@ -40,7 +40,7 @@ class PythonRunner:
             value = self._implementation.describe()
         except UnsupportedError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ImplementationError(f"{where}: cannot be built: {_last_words(error)}") from error
         description = read_description(value, f"{where}: describe()")
         if description.profile != profile:
@@ -55,7 +55,7 @@ class PythonRunner:
         """
         inputs = {name: tensor.values.copy() for name, tensor in case.inputs.items()}
         try:
-            answer = self._implementation.run(case.entry.op.name, inputs)
+            answer = self._implementation.run(case.entry.op.name, dict(inputs))
         except (Exception, SystemExit) as error:
             if isinstance(error, DFlashError) and case.entry.op.name.startswith("config."):
                 return _read(case, {"refused": 1})
@@ -75,8 +75,9 @@ class PythonRunner:
 def _read(case: GoldenCase, arrays: Mapping[Any, Any]) -> Answer:
     """Arrays as tensors of the dtypes that the op declares; undeclared names are kept for the checker to name."""
     answer = Answer()
-    for name, values in arrays.items():
-        label = label_of(str(name)) if str(name).startswith("stage.") else f"out.{name}"
+    given = {str(name) if str(name).startswith("stage.") else f"out.{name}": values for name, values in arrays.items()}
+    for name, label in labels_of(given).items():
+        values = given[name]
         role, _, short = label.partition(".")
         spec = case.entry.op.find("stages" if role == "stage" else "outputs", short)
         try:
@@ -104,4 +105,7 @@ def _last_words(error: BaseException) -> str:
     """The error's type and message, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""
-    return f"{type(error).__name__}: {error}{place}"
+    try:
+        return f"{type(error).__name__}: {error}{place}"
+    except Exception:
+        return f"{type(error).__name__}, which cannot say what it is{place}"

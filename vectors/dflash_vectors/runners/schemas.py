@@ -11,6 +11,8 @@ from dflash_spec.errors import ImplementationError
 from dflash_spec.registry import PROFILES
 from dflash_spec.tensors import STORED
 
+from dflash_vectors.cases import shown
+
 PROTOCOL = 1
 
 _DESCRIPTION: dict[str, Any] = {
@@ -64,9 +66,9 @@ _TYPES: dict[str, type] = {"object": dict, "array": list, "string": str, "intege
 def validate(value: Any, schema: dict[str, Any], where: str) -> None:
     """Raise ImplementationError that names `where` and the key, if `value` does not match `schema`."""
     if "enum" in schema and not any(value == item and type(value) is type(item) for item in schema["enum"]):
-        raise ImplementationError(f"{where}: found {value!r}, expected {' or '.join(map(repr, schema['enum']))}")
+        raise ImplementationError(f"{where}: found {shown(value)}, expected {' or '.join(map(repr, schema['enum']))}")
     if "type" in schema and (not isinstance(value, _TYPES[schema["type"]]) or isinstance(value, bool)):
-        raise ImplementationError(f"{where}: found {value!r}, expected {schema['type']}")
+        raise ImplementationError(f"{where}: found {shown(value)}, expected {schema['type']}")
     if len(value) < schema["minLength"] if "minLength" in schema else False:
         raise ImplementationError(f"{where}: found an empty string")
     for key in schema.get("required", ()):
@@ -75,7 +77,9 @@ def validate(value: Any, schema: dict[str, Any], where: str) -> None:
     if "properties" in schema:
         for key, item in value.items():
             if key not in schema["properties"]:
-                raise ImplementationError(f"{where}: unknown key {key!r}, expected {', '.join(schema['properties'])}")
+                raise ImplementationError(
+                    f"{where}: unknown key {shown(key)}, expected {', '.join(schema['properties'])}"
+                )
             validate(item, schema["properties"][key], f"{where}: {key}")
     for number, item in enumerate(value if "items" in schema else ()):
         validate(item, schema["items"], f"{where}[{number}]")

@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -17,10 +18,10 @@ from typing import Any
 
 import numpy as np
 from dflash_spec.errors import ImplementationError, UnsupportedError
-from dflash_spec.files import canonical_json, write_tensors
+from dflash_spec.files import canonical_json, unique_members, write_tensors
 from dflash_spec.tensors import FLOATS, STORED, Tensor
 
-from dflash_vectors.cases import GoldenCase
+from dflash_vectors.cases import GoldenCase, shown
 from dflash_vectors.runners.protocol import Answer, Description, inputs_only, read_answer, read_description
 from dflash_vectors.runners.schemas import DONE, ERROR, NOT_SPOKEN, PROTOCOL, STARTED, validate
 
@@ -49,7 +50,10 @@ class StdioRunner:
         """
         self.close()
         self._profile, self._hopeless = profile, ""
-        self._folder = tempfile.TemporaryDirectory(prefix="dflash-check-")
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="dflash-check-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise ImplementationError(f"no folder for tensors can be made: {error}") from error
         try:
             return self._launch()
         except BaseException:
@@ -73,13 +77,15 @@ class StdioRunner:
         return self._exchange(message, dict(inputs_only(case)))
 
     def close(self) -> None:
-        """Ask the program to stop, and end it if it does not."""
-        if self._program is not None:
-            self._program.stop()
-            self._program = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        """Ask the program to stop, and end it if it does not; an interrupt meanwhile ends it at once."""
+        program, self._program = self._program, None
+        folder, self._folder = self._folder, None
+        try:
+            if program is not None:
+                program.stop()
+        finally:
+            if folder is not None:
+                folder.cleanup()
 
     def _launch(self) -> Description:
         self._program = _Program(self._command, self._timeout)
@@ -123,15 +129,18 @@ class StdioRunner:
         assert self._folder is not None
         folder = Path(self._folder.name).resolve()
         sent, got = folder / "inputs.safetensors", folder / "outputs.safetensors"
-        got.unlink(missing_ok=True)
-        write_tensors(sent, tensors, {key: value for key, value in message.items() if key != "cmd"})
         seq = self._program.next_seq()
         try:
+            _clear(sent, got)
+            write_tensors(sent, tensors, {key: value for key, value in message.items() if key != "cmd"})
             answer = self._program.ask({**message, "seq": seq, "inputs": str(sent), "outputs": str(got)})
             validate(answer, ERROR if "error" in answer else DONE, f"answer to {message['cmd']}")
             if answer["seq"] != seq:
                 raise ImplementationError(f"answer to {message['cmd']}: seq {answer['seq']}, expected {seq}")
-        except ImplementationError:
+        except OSError as error:
+            self._abandon()
+            raise ImplementationError(f"{folder}: cannot be written to: {error}") from error
+        except BaseException:
             self._abandon()
             raise
         if "error" in answer:
@@ -140,9 +149,18 @@ class StdioRunner:
 
     def _abandon(self) -> None:
         """End a program that can no longer be trusted to be in step."""
-        if self._program is not None:
-            self._program.kill()
-            self._program = None
+        program, self._program = self._program, None
+        if program is not None:
+            program.kill()
+
+
+def _clear(*paths: Path) -> None:
+    """Remove what a program may have left in the way, whatever it is. Raises OSError."""
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def smoke_tensors() -> dict[str, Tensor]:
@@ -197,25 +215,28 @@ class _Program:
         if not line:
             raise ImplementationError(f"{self._death()} at {message['cmd']}{self._tail()}")
         try:
-            answer = json.loads(line)
-        except ValueError:
-            shown = line[:80].decode("utf-8", "replace").rstrip()
+            answer = json.loads(line, object_pairs_hook=unique_members)
+        except (ValueError, RecursionError):
+            said = line[:80].decode("utf-8", "replace").rstrip()
             raise ImplementationError(
-                f"answer to {message['cmd']}: {shown!r} is not JSON (stdout is for answers, stderr for logs)"
+                f"answer to {message['cmd']}: {said!r} is not JSON, or repeats a key "
+                "(stdout is for answers, stderr for logs)"
             ) from None
         if not isinstance(answer, dict):
-            raise ImplementationError(f"answer to {message['cmd']}: found {answer!r}, expected a JSON object")
+            raise ImplementationError(f"answer to {message['cmd']}: found {shown(answer)}, expected a JSON object")
         return answer
 
     def stop(self) -> None:
-        """Say stop and wait; kill what is left of it after the grace time."""
+        """Say stop and wait; kill what is left of it after the grace time, or when an interrupt cuts that short."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(b'{"cmd":"stop"}\n')
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE)
-        self.kill()
+        try:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(b'{"cmd":"stop"}\n')
+                self._process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE)
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """End the process and everything that it started.
@@ -251,7 +272,10 @@ class _Program:
         except subprocess.TimeoutExpired:
             return "closed its stdout"
         self._readers[1].join(GRACE)
-        return f"ended with exit status {code}" if code >= 0 else f"was ended by signal {signal.Signals(-code).name}"
+        if code >= 0:
+            return f"ended with exit status {code}"
+        known = -code in set(signal.Signals)  # signals for real-time use have no name
+        return f"was ended by signal {signal.Signals(-code).name if known else -code}"
 
     def _tail(self) -> str:
         return "; its stderr ends: " + " | ".join(self._stderr) if self._stderr else "; its stderr is empty"
