@@ -44,6 +44,9 @@ WITH_AN_INTEGER: dict[str, Callable[[Any], Any]] = {
     "integer_step_taps, taps": lambda value: config.integer_step_taps(36, value),
     "check_reduced_taps, target_layers": lambda value: config.check_reduced_taps(value, [0, 1]),
     "check_concurrency, requests": lambda value: config.check_concurrency(NINFER, value),
+    "draft_start, backend": lambda value: config.draft_start(b"{}", ZLAB, target(), value, None, 9, 0),
+    "draft_start, public": lambda value: config.draft_start(b"{}", ZLAB, target(), 1, None, value, 0),
+    "draft_start, indexed": lambda value: config.draft_start(b"{}", ZLAB, target(), 1, None, 9, value),
     "check_head_index, public": lambda value: config.check_head_index([1, 2], value),
 }
 WITH_INTEGERS: dict[str, Callable[[Any], Any]] = {
@@ -54,6 +57,7 @@ WITH_AN_OBJECT: dict[str, Callable[[Any], Any]] = {
     "draft_count": lambda value: config.draft_count(value, 16, None),
     "check_concurrency": lambda value: config.check_concurrency(value, 1),
     "draft_tensors": config.draft_tensors,
+    "executable": config.executable,
     "target_tensors": config.target_tensors,
     "read_target_config": config.read_target_config,
     "read_trainer_config": config.read_trainer_config,

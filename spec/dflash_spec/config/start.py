@@ -74,7 +74,9 @@ def draft_start(
 
     One `backend` (1 for DFlash, 2 for DFlash2), one width and one head hold for every request of a start.
     """
-    config = read_draft_config(source, profile, target, backend=known_backend(backend))
+    backend = known_backend(arguments.integer("backend", backend))
+    public, indexed = arguments.integer("public", public), arguments.integer("indexed", indexed)
+    config = read_draft_config(source, profile, target, backend=backend)
     rows = proposal_rows(profile, target.vocab_size, public, indexed)
     if isinstance(config, DFlash2Config):
         dflash2.check_candidates(config.selector_top_k, rows)
@@ -84,7 +86,8 @@ def draft_start(
 def executable(config: DFlash2Config) -> bool:
     """Clause: CFG-066. Whether NInfer has kernels for a DFlash2 draft: a geometry, and local layers only.
 
-    A draft for which it has none is read all the same.
+    A draft for which it has none is read all the same. Raises ConfigError where `config` is no DFlash2Config.
     """
+    arguments.check_instance("config", config, DFlash2Config)
     native = all(np.float32(getattr(config, name)) == np.float32(value) for name, value in NATIVE.items())
     return native and all(config.windows)
