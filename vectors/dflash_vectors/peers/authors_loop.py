@@ -26,6 +26,7 @@ LONG = 1 << 16
 def _prompt(length: Array) -> Tensor:
     return torch.zeros(integer(length), dtype=torch.long)
 
+
 NEVER_CANCELS = "the package cancels no round: each keeps a token at least"
 
 
