@@ -139,9 +139,12 @@ def preview(licensed: Sequence[int], stop_ids: Collection[int], remaining: int) 
 def commit(anchor: int, licensed: Sequence[int], kept: int, frontier: int) -> Commit:
     """Process the anchor and all kept tokens but the last, which becomes the next anchor.
 
-    Clause: COMMIT-001. Source: NInfer docs/maintainer/dflash.md.
+    A cancelled round keeps none, and leaves anchor and frontier as they were.
+
+    Clauses: COMMIT-001, COMMIT-003. Source: NInfer docs/maintainer/dflash.md.
     """
-    return Commit([anchor, *licensed[: kept - 1]], licensed[kept - 1], frontier + kept)
+    consumed = [anchor, *licensed]
+    return Commit(consumed[:kept], consumed[kept], frontier + kept)
 
 
 def pending(captured: Tensor, frontier: int, committed: int) -> Pending:

@@ -69,7 +69,7 @@ def through_first_stop(tokens: Array, stop_ids: Array) -> int:
 def commit(
     anchor: TokenId, licensed: Array, kept: int, frontier: Position, target_rows: int, profile: Profile
 ) -> Round:
-    """The state after `kept` = N of the licensed tokens [L]; N = 0 changes nothing.
+    """The state after `kept` = N of the licensed tokens [L].
 
     Raises RequestError if N is more than L, or if the target holds fewer than frontier + N rows.
 
@@ -78,9 +78,20 @@ def commit(
     """
     if not 0 <= kept <= len(licensed):
         raise RequestError(f"commit.round: kept {kept}, expected 0 to {len(licensed)}, the licensed tokens")
+    if kept == 0:
+        return cancelled(anchor, frontier, target_rows)
     consumed = np.concatenate([[anchor], licensed]).astype(np.int64)
     rows_kept = kept_rows(frontier, kept, target_rows)
     return Round(consumed[:kept], int(consumed[kept]), frontier + kept, rows_kept)
+
+
+def cancelled(anchor: TokenId, frontier: Position, target_rows: int) -> Round:
+    """The state after a round of which no token is kept: that before it, without the rows of its verify pass.
+
+    Clause: COMMIT-003
+    Source: NInfer docs/maintainer/dflash.md, commit.
+    """
+    return Round(np.zeros(0, dtype=np.int64), int(anchor), int(frontier), kept_rows(frontier, 0, target_rows))
 
 
 def kept_rows(frontier: Position, kept: int, target_rows: int) -> int:

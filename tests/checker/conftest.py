@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 from dflash_spec.files import read_tensors, serialize, write_tensors
 from dflash_spec.tensors import Tensor
+from dflash_vectors import differences
 from dflash_vectors.cases import GoldenCase, load_case, read_index
+from dflash_vectors.commands import checking
+from dflash_vectors.commands.check_vectors import main
 
 Tensors = dict[str, Tensor]
 
@@ -138,3 +141,24 @@ def port(vectors: VectorSet, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         return f"python:{name}:create"
 
     return make
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The records of known differences, none unless a test writes some; and nothing that names faults."""
+    monkeypatch.setattr(checking, "fault_namer", lambda: None)
+    path = tmp_path / "differences.yaml"
+    monkeypatch.setattr(checking, "read_differences", lambda: differences.read_differences(path))
+    return path
+
+
+@pytest.fixture
+def check(vectors: VectorSet, records: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs the command on the hand-made vectors; returns exit code, stdout and stderr."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["--vectors", str(vectors.folder), *words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run

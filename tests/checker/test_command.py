@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from dflash_spec.tensors import Tensor
-from dflash_vectors import differences
 from dflash_vectors.commands import checking
 from dflash_vectors.commands.check_vectors import main
 
@@ -28,30 +27,9 @@ def wrong_greedy(op: str, inputs: dict[str, Any]) -> dict[str, Any] | None:
     return {"licensed": [5, 8, 0], "accepted": 1} if op == "law.greedy" else None
 
 
-@pytest.fixture
-def check(vectors: Any, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the command on the hand-made vectors; returns exit code, stdout and stderr."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main(["--vectors", str(vectors.folder), *words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
-
-
 def unwrapped(text: str) -> str:
     """Text without its line breaks and indents."""
     return " ".join(text.split())
-
-
-@pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The records of known differences, none unless a test writes some; and nothing that names faults."""
-    monkeypatch.setattr(checking, "fault_namer", lambda: None)
-    path = tmp_path / "differences.yaml"
-    monkeypatch.setattr(checking, "read_differences", lambda: differences.read_differences(path))
-    return path
 
 
 def test_all_passed_is_exit_code_0_and_one_table(check: Any, port: Any) -> None:

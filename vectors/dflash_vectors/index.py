@@ -175,7 +175,7 @@ def _refuse_strangers(folder: Path, real: Path) -> None:
 
 def _is_entry(id_: str, entry: Any) -> bool:
     """Whether a member of an index's cases has the form that this module writes."""
-    if not CASE_ID.match(id_) or not isinstance(entry, dict) or set(entry) != set(ENTRY_KEYS):
+    if not CASE_ID.fullmatch(id_) or not isinstance(entry, dict) or set(entry) != set(ENTRY_KEYS):
         return False
     if not all(isinstance(entry[key], kind) for key, kind in ENTRY_KEYS.items()):
         return False

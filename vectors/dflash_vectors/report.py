@@ -68,18 +68,19 @@ def _singles(results: Iterable[Result]) -> list[Result]:
 def clause_ranks(column: Column, failed: Sequence[Result]) -> Mapping[str, tuple[bool, float, int, str]]:
     """Sorts the clauses that `failed` blames: what is most likely broken itself comes first.
 
-    That is a clause which single ops blame; then the one of whose own vectors, those that name it first, the largest
-    share fails; then the one that comes first in a round, because it may be the cause of the rest.
+    That is a clause which single ops blame; then the one with the most failures times the share of its own vectors,
+    those that name it first, that fails (a share alone favours clauses with one vector: over the known faults it opens
+    with a wrong clause in 35 of 407 cases, this product in 26); then the one that comes first in a round.
     """
     by_singles = {result.clause for result in _singles(failed)}
     ranks = {}
     for clause in {result.clause for result in failed}:
         ran = [result for result in column.of(PASSED, FAILED) if result.entry.clauses[0] == clause]
         own = _singles(ran) or ran
-        share = sum(result.status == FAILED for result in own) / len(own) if own else 0.0
+        count = sum(result.status == FAILED for result in own)
         chapter = clause.partition("-")[0]
         place = CHAPTERS.index(chapter) if chapter in CHAPTERS else len(CHAPTERS)
-        ranks[clause] = (clause not in by_singles, -share, place, clause)
+        ranks[clause] = (clause not in by_singles, -count * count / max(1, len(own)), place, clause)
     return ranks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from dflash_accelerated import rounds
@@ -45,7 +46,11 @@ def _concat(call: Call) -> Answer:
 
 def _pending(call: Call) -> Answer:
     made = rounds.pending(call.act("captured"), call.integer("frontier"), call.integer("committed"))
-    return {"features": made.features, "positions": made.positions, "context_frontier": made.frontier}
+    return {
+        "features": made.features,
+        "positions": np.array(made.positions, np.int32),
+        "context_frontier": made.frontier,
+    }
 
 
 def _preview(call: Call) -> Answer:
@@ -56,7 +61,7 @@ def _preview(call: Call) -> Answer:
 def _commit(call: Call) -> Answer:
     anchor, kept, frontier = (call.integer(name) for name in ("anchor", "kept", "frontier"))
     made = rounds.commit(anchor, call.integers("licensed"), kept, frontier)
-    rows = {"rows": made.rows, "next_anchor": made.anchor, "next_frontier": made.frontier}
+    rows = {"rows": np.array(made.rows, np.int32), "next_anchor": made.anchor, "next_frontier": made.frontier}
     return rows | {"target_rows_kept": made.frontier}
 
 

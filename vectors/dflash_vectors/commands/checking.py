@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from dflash_spec.errors import DFlashError, TensorFileError
 from dflash_spec.files import canonical_json
@@ -73,7 +73,7 @@ LONGEST = 1e6
 class Parser(argparse.ArgumentParser):
     """Prints its help on streams that lack some of its characters too."""
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         with suppress(OSError):
             write(message, file or sys.stderr)
 

@@ -97,6 +97,15 @@ def capacity_ignored(true: Function) -> Function:
 
 
 @fault(
+    "dflash_reference.block.extent_of_capacity", clauses=("BLK-004",), effect="crash", profiles=("ninfer",),
+    report=DECODE,
+)  # fmt: skip
+def extent_without_a_floor(true: Function) -> Function:
+    """Where no cache row is free the extent is negative."""
+    return lambda drafts, remaining, capacity, frontier: min(drafts, remaining - 1, capacity - frontier - 1)
+
+
+@fault(
     "dflash_reference.block.extent_of_budget", clauses=("BLK-005",), effect="acceptance", profiles=("zlab",),
     report="dflash 0.1.0 dflash_generate",
 )  # fmt: skip

@@ -60,6 +60,27 @@ def frontier_over_dropped_tokens(true: Function) -> Function:
     return wrong
 
 
+@fault("dflash_reference.commit.commit", clauses=("COMMIT-003",), report=COMMIT, effect="output")
+def cancelled_round_commits_its_anchor(true: Function) -> Function:
+    """Every round moves on by one token at least."""
+
+    def wrong(anchor: int, licensed: Array, kept: int, frontier: int, target_rows: int, profile: Any) -> Any:
+        return true(anchor, licensed, max(kept, 1), frontier, target_rows, profile)
+
+    return wrong
+
+
+@fault("dflash_reference.commit.commit", clauses=("COMMIT-003",), report=COMMIT, effect="output")
+def cancelled_round_keeps_its_rows(true: Function) -> Function:
+    """A cancelled round returns before it cuts the target's K/V back."""
+
+    def wrong(anchor: int, licensed: Array, kept: int, frontier: int, target_rows: int, profile: Any) -> Any:
+        done = true(anchor, licensed, kept, frontier, target_rows, profile)
+        return done if kept else done._replace(target_rows_kept=target_rows)
+
+    return wrong
+
+
 @fault("dflash_reference.commit.kept_rows", clauses=("COMMIT-002", "COMMIT-001"), effect="output",
     report="https://github.com/ml-explore/mlx-swift-lm/issues/424",
 )  # fmt: skip

@@ -212,3 +212,9 @@ def pending_rows_one_position_late(true: Function) -> Function:
         return true(captured, frontier + 1, committed, profile)
 
     return wrong
+
+
+@fault("dflash_reference.commit.pending", clauses=("CTX-009",), report=CONDITIONING, effect="acceptance")
+def nothing_committed_leaves_the_anchor(true: Function) -> Function:
+    """At least one captured row becomes context, though none was committed."""
+    return lambda captured, frontier, committed, profile: true(captured, frontier, max(committed, 1), profile)

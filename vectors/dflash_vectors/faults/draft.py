@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -151,6 +153,20 @@ def angles_in_bf16(true: Function) -> Function:
     return wrong
 
 
+@fault("dflash_reference.layer.rope_table", clauses=("DRAFT-005",), effect="acceptance", profiles=("ninfer",),
+    report="https://github.com/ggml-org/llama.cpp/issues/23544",
+)  # fmt: skip
+def angles_in_fp32(true: Function) -> Function:
+    """Position times frequency is one FP32 product, as most tables are made."""
+
+    def wrong(positions: Array, theta: float, dim: int, profile: Profile) -> tuple[Array, Array]:
+        angles = positions[:, np.newaxis] * elementary.rope_frequencies_fp32(theta, dim)
+        sine, cosine = elementary.sin_cos(num.round_to(angles, "F32"))
+        return cosine, sine
+
+    return wrong
+
+
 @fault("dflash_reference.layer.norm_then_rope", clauses=("DRAFT-006",), report=LAYERS, effect="acceptance")
 def rope_before_head_norm(true: Function) -> Function:
     """Heads are rotated first, so that a channel's norm weight meets another channel."""
@@ -217,3 +233,52 @@ def attention_residual_left_out(true: Function) -> Function:
 def attention_added_to_the_normed_row(true: Function) -> Function:
     """The residual is the row after the input norm."""
     return lambda attended, o_proj, x, profile: true(attended, o_proj, layer.unit(x, 1e-6), profile)
+
+
+def _scores_in(dtype: str, true: Function) -> Function:
+    def wrong(products: Array, dim: int, visible: Array) -> Any:
+        return true(num.round_to(products / np.sqrt(float(dim)), dtype), 1, visible)
+
+    return wrong
+
+
+@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance")
+def scores_in_bf16(true: Function) -> Function:
+    """Scores are held in BF16 before the softmax, as one matrix product of the framework returns them."""
+    return _scores_in("BF16", true)
+
+
+@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance")
+def scores_in_fp16(true: Function) -> Function:
+    """Scores are held in FP16 before the softmax."""
+    return _scores_in("F16", true)
+
+
+@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance")
+def scale_in_bf16(true: Function) -> Function:
+    """The factor 1 / sqrt(D) is a BF16 value."""
+
+    def wrong(products: Array, dim: int, visible: Array) -> Any:
+        return true(products * num.round_to(np.array([1 / np.sqrt(float(dim))]), "BF16"), 1, visible)
+
+    return wrong
+
+
+@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), effect="acceptance",
+    report="https://github.com/huggingface/transformers/pull/39923",
+)  # fmt: skip
+def attention_sink(true: Function) -> Function:
+    """A sink takes one part in a thousand of every row's weight."""
+    return lambda products, dim, visible: true(products, dim, visible) * 0.999
+
+
+@fault("dflash_reference.draft.forward", clauses=("DRAFT-002",), report=LAYERS, effect="acceptance")
+def eps_of_another_model(true: Function) -> Function:
+    """The draft's norms add 1e-6, whatever its config says."""
+
+    def wrong(model: Any, *rest: Any) -> Any:
+        other = copy(model)
+        other.config = replace(model.config, eps=1e-6)
+        return true(other, *rest)
+
+    return wrong

@@ -8,6 +8,7 @@ import numpy as np
 from dflash_spec.tensors import Array
 
 from dflash_vectors.faults import Function, fault
+from dflash_vectors.faults.draft_rows import by_name
 from dflash_vectors.inputs import represent
 
 PROPOSAL = "NInfer docs/maintainer/dflash.md, proposal"
@@ -99,3 +100,54 @@ def sentinel_for_a_row_without_a_number(true: Function) -> Function:
 def logits_kept_in_fp32(true: Function) -> Function:
     """The argmax reads logits that were not rounded to BF16."""
     return lambda x, profile: represent(x, "F32")
+
+
+@fault("dflash_reference.head.first_largest", clauses=("HEAD-002",), report=ARGMAX, effect="acceptance",
+    profiles=("zlab",),
+)  # fmt: skip
+def logits_compared_in_bf16(true: Function) -> Function:
+    """FP32 logits are compared as BF16, where close ones tie."""
+    return lambda rows: true(represent(rows, "BF16"))
+
+
+@fault("dflash_reference.head.first_largest", clauses=("HEAD-002",), report=ARGMAX, effect="acceptance",
+    profiles=("zlab",),
+)  # fmt: skip
+def logits_compared_in_fp16(true: Function) -> Function:
+    """FP32 logits are compared as FP16, where close ones tie."""
+
+    def wrong(rows: Array) -> Any:
+        with np.errstate(over="ignore"):
+            return true(represent(rows, "F16"))
+
+    return wrong
+
+
+@fault("dflash_reference.head.first_largest", clauses=("HEAD-002",), report=ARGMAX, effect="crash")
+def ids_of_16_bits(true: Function) -> Function:
+    """An id is held in a signed integer of 16 bits."""
+    return lambda rows: np.asarray(true(rows)).astype(np.int16).astype(np.int64)
+
+
+@fault("dflash_reference.head.first_largest", clauses=("HEAD-002",), effect="output",
+    report="https://github.com/pegainfer-project/pegainfer/pull/204",
+)  # fmt: skip
+def maximum_starts_at_minus_a_billion(true: Function) -> Function:
+    """The running maximum starts at -1e9 with id 0."""
+    return lambda rows: true(np.maximum(rows, -1e9))
+
+
+@fault("dflash_reference.head.public_rows", clauses=("HEAD-002",), report=ARGMAX, effect="output")
+def padding_masked_with_a_number(true: Function) -> Function:
+    """Padding rows are given -1e9 instead of being left out."""
+    return lambda logits, public: np.where(np.arange(logits.shape[1]) < public, logits, -1e9)
+
+
+@fault("dflash_reference.draft.propose", clauses=("HEAD-002",), report=PROPOSAL, effect="acceptance")
+def proposals_from_the_whole_head(true: Function) -> Function:
+    """The proposal step is not told how many ids are public."""
+
+    def wrong(public: int, **named: Any) -> Any:
+        return true(public=len(named["head"]), **named)
+
+    return by_name(true, wrong)

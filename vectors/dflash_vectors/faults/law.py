@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from dflash_reference import processing
+from dflash_reference import law, processing
 from dflash_spec.tensors import Array
 
 from dflash_vectors.faults import Function, fault
@@ -175,6 +175,19 @@ def correction_by_token_id(true: Function) -> Function:
     def wrong(rejected: int, support: Array, p: Array, u: Any, profile: Any) -> int:
         order = np.argsort(np.asarray(support), kind="stable")
         return int(true(rejected, np.asarray(support)[order], np.asarray(p)[order], u, profile))
+
+    return wrong
+
+
+@fault("dflash_reference.law.correction", clauses=("LAW-004",), report=ROUND, effect="output")
+def hardly_any_mass_taken_for_none(true: Function) -> Function:
+    """A remainder below a millionth counts as empty."""
+
+    def wrong(rejected: int, support: Array, p: Array, u: Any, profile: Any) -> Any:
+        left = sum(float(weight) for token, weight in zip(support, p, strict=True) if token != rejected)
+        if left < 1e-6:
+            return law.zero_residual(support, p.tolist(), u, profile)
+        return true(rejected, support, p, u, profile)
 
     return wrong
 

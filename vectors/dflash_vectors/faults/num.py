@@ -114,6 +114,17 @@ def fp32_by_cutting(true: Function) -> Function:
     return lambda hi, lo, profile: num.Rounded(_cut(num.sum_to_odd(hi, lo), 29))
 
 
+@fault("dflash_reference.num.round_fp32", clauses=("NUM-005",), report=IEEE, effect="acceptance")
+def fp32_subnormals_flushed(true: Function) -> Function:
+    """Magnitudes below 2^-126 become zero."""
+
+    def wrong(hi: Array, lo: Array, profile: Profile) -> Any:
+        y = true(hi, lo, profile).y
+        return num.Rounded(np.where(np.abs(y) < 2.0**-126, np.copysign(0.0, y), y))
+
+    return wrong
+
+
 @fault("dflash_reference.num.contract", clauses=("NUM-006",), report=MIXED, effect="acceptance")
 def bf16_accumulator(true: Function) -> Function:
     """The running sum is held in BF16."""

@@ -9,6 +9,7 @@ import numpy as np
 from dflash_spec.tensors import Array
 
 from dflash_vectors.faults import Function, fault
+from dflash_vectors.inputs import represent
 
 SAMPLING = "Infernix include/infernix/ops/sampling.h"
 DEVICE = "Infernix src/ops/kernel/sampling_device.cuh"
@@ -161,3 +162,33 @@ def rank_by_exclusive_sum(true: Function) -> Function:
         return min(int(true(weights, goal)) + 1, max(i for i, w in enumerate(weights) if w > 0))
 
     return wrong
+
+
+@fault("dflash_reference.processing.public_columns", clauses=("PROC-001",), report=SAMPLING, effect="output")
+def target_padding_masked_with_a_number(true: Function) -> Function:
+    """Padding rows are given -1e9 instead of being left out."""
+    return lambda logits, public: np.where(np.arange(logits.shape[1]) < public, logits, -1e9)
+
+
+@fault("dflash_reference.processing.tempered", clauses=("PROC-003",), report=DEVICE, effect="output")
+def temperature_kept_above_a_floor(true: Function) -> Function:
+    """Low temperatures are raised to a hundredth."""
+    return lambda logits, temperature: true(logits, max(temperature, 0.01))
+
+
+@fault("dflash_reference.processing.tempered", clauses=("PROC-003",), report=DEVICE, effect="output")
+def temperature_kept_below_a_ceiling(true: Function) -> Function:
+    """High temperatures are lowered to 2."""
+    return lambda logits, temperature: true(logits, min(temperature, 2.0))
+
+
+@fault("dflash_reference.processing.draw", clauses=("PROC-005",), report=DEVICE, effect="output")
+def probabilities_drawn_in_bf16(true: Function) -> Function:
+    """Probabilities are rounded to BF16 before they are added."""
+    return lambda support, p, u, profile: true(support, represent(p, "BF16"), u, profile)
+
+
+@fault("dflash_reference.processing.draw", clauses=("PROC-005",), report=DEVICE, effect="output")
+def probabilities_drawn_in_fp16(true: Function) -> Function:
+    """Probabilities are rounded to FP16 before they are added."""
+    return lambda support, p, u, profile: true(support, represent(p, "F16"), u, profile)

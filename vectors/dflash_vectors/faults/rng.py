@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from dflash_reference import rng
 from dflash_spec.tensors import Array
 
 from dflash_vectors.faults import Function, fault
 
 KEYED = ("ninfer",)
 SAMPLING = "Infernix include/infernix/ops/sampling.h"
+DEVICE = "Infernix src/ops/kernel/sampling_device.cuh"
 ROUND = "Infernix include/infernix/ops/speculative_round.h"
 U64 = np.uint64
 
@@ -192,3 +195,79 @@ def first_token_keyed_at_the_last_prompt_row(true: Function) -> Function:
 def decode_keyed_at_the_emitted_token(true: Function) -> Function:
     """A plain decode step draws at F + 1."""
     return lambda prompt_length, frontier, profile: true(prompt_length, frontier + 1, profile)
+
+
+def _key(seed: Any, position: Any, purpose: Any, sub: Any) -> Any:
+    """The key of 64-bit fields as they come."""
+    fields = [np.atleast_1d(np.asarray(field)).astype(U64) for field in (seed, position, purpose, sub)]
+    first = rng.mix(fields[0] ^ (fields[1] * U64(0xD1B54A32D192ED03)))
+    return rng.mix(first ^ (fields[2] << U64(21)) ^ (fields[3] * U64(0x2545F4914F6CDD1D)))
+
+
+@fault("dflash_reference.rng.draw_key", clauses=("RNG-002",), report=DEVICE, effect="output", profiles=KEYED)
+def position_sign_extended(true: Function) -> Function:
+    """A position with its top bit set is widened as a signed number."""
+
+    def wrong(seed: Any, position: Any, purpose: Any, sub: Any) -> Any:
+        return _key(seed, np.asarray(position).astype(np.int32).astype(np.int64), purpose, sub)
+
+    return wrong
+
+
+@fault("dflash_reference.rng.draw_key", clauses=("RNG-002",), report=DEVICE, effect="output", profiles=KEYED)
+def purpose_sign_extended(true: Function) -> Function:
+    """A purpose with its top bit set is widened as a signed number."""
+
+    def wrong(seed: Any, position: Any, purpose: Any, sub: Any) -> Any:
+        wide = np.asarray(purpose).astype(np.int32).astype(np.int64)
+        return _key(seed, np.asarray(position).astype(np.int64) & 0xFFFFFFFF, wide, sub)
+
+    return wrong
+
+
+@fault("dflash_reference.rng.draw_key", clauses=("RNG-002",), report=DEVICE, effect="output", profiles=KEYED)
+def purpose_of_three_bits(true: Function) -> Function:
+    """Purposes are masked to the few that are in use."""
+    return lambda seed, position, purpose, sub: true(seed, position, np.asarray(purpose).astype(np.int64) & 7, sub)
+
+
+@fault("dflash_reference.rng.draw_key", clauses=("RNG-002",), report=DEVICE, effect="output", profiles=KEYED)
+def purpose_shifted_in_32_bits(true: Function) -> Function:
+    """The purpose loses the bits that its shift carries past the thirty-second."""
+    return lambda seed, position, purpose, sub: true(seed, position, np.asarray(purpose).astype(np.int64) & 2047, sub)
+
+
+@fault("dflash_reference.rng.draw_key", clauses=("RNG-002",), report=DEVICE, effect="output", profiles=KEYED)
+def sub_index_of_16_bits(true: Function) -> Function:
+    """The sub-index is held in 16 bits."""
+    return lambda seed, position, purpose, sub: true(seed, position, purpose, np.asarray(sub).astype(U64) & U64(0xFFFF))
+
+
+@fault("dflash_reference.engine.choose", clauses=("RNG-006",), effect="output", profiles=KEYED,
+    report="Infernix src/models/qwen3_5/program/prefill.cpp",
+)  # fmt: skip
+def first_token_greedy(true: Function) -> Function:
+    """The token after the prompt is the argmax at every temperature; only later tokens are drawn."""
+
+    def wrong(state: Any, logits: Array, key: Array) -> Any:
+        token: Any = true(state, logits, key)
+        return type(token)(int(np.argmax(logits[0, : state.public]))) if key[1] == rng.PREFILL else token
+
+    return wrong
+
+
+@fault("dflash_reference.engine.choose", clauses=("RNG-006",), effect="output", profiles=KEYED,
+    report="https://github.com/NVIDIA/TensorRT-LLM/pull/17599",
+)  # fmt: skip
+def first_token_with_seed_zero(true: Function) -> Function:
+    """The prefill draws before the request's seed is set."""
+
+    def wrong(state: Any, logits: Array, key: Array) -> Any:
+        kept = state.settings
+        if key[1] == rng.PREFILL:
+            state.settings = replace(kept, seed=0)
+        token = true(state, logits, key)
+        state.settings = kept
+        return token
+
+    return wrong

@@ -53,6 +53,12 @@ def only_the_first_stop_id_ends(true: Function) -> Function:
     return lambda tokens, stop_ids: true(tokens, stop_ids[:1])
 
 
+@fault("dflash_reference.commit.through_first_stop", clauses=("STOP-001",), report=PACKAGE, effect="output")
+def only_four_stop_ids_held(true: Function) -> Function:
+    """The list of stop ids has a fixed length, and ids past it end nothing."""
+    return lambda tokens, stop_ids: true(tokens, stop_ids[:4])
+
+
 @fault("dflash_reference.commit.preview", clauses=("STOP-001",), report=PACKAGE, effect="output")
 def stop_token_dropped(true: Function) -> Function:
     """The stop token itself is not kept."""

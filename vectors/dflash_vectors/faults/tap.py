@@ -38,6 +38,14 @@ def slices_sorted_by_id(true: Function) -> Function:
     return lambda residuals, ids, profile: true(residuals, np.sort(ids), profile)
 
 
+@fault("dflash_reference.tap.concat", clauses=("TAP-002",), report="NInfer docs/maintainer/dflash.md, conditioning",
+    effect="acceptance",
+)  # fmt: skip
+def slices_past_the_fifth_sorted(true: Function) -> Function:
+    """Five taps keep their order, as most drafts have five; more are appended in ascending order."""
+    return lambda residuals, ids, profile: true(residuals, np.append(ids[:5], np.sort(ids[5:])), profile)
+
+
 @fault("dflash_reference.target.captured", clauses=("TAP-003",), effect="acceptance",
     report="https://github.com/sgl-project/sglang/issues/32204",
 )  # fmt: skip

@@ -28,9 +28,14 @@ def _prompt(length: Array) -> Tensor:
     return torch.zeros(integer(length), dtype=torch.long)
 
 
+NEVER_CANCELS = "the package cancels no round: each keeps a token at least"
+
+
 def context_pending(captured: Array, frontier: Array, committed: Array) -> Answer:
     """One round keeps `committed` tokens; the next shows which features the draft is handed, and where they lie."""
     rows, kept = len(captured), integer(committed)
+    if kept == 0:
+        raise UnsupportedError(NEVER_CANCELS)
     told = [2] * (kept - 1) + [3] * (rows - kept + 1)
     draft = ScriptedDraft(0, rows, proposing([2] * (rows - 1), 4))
     prompt = _prompt(frontier)
@@ -159,6 +164,8 @@ def stop_preview(licensed: Array, stop_ids: Array, remaining: Array) -> Answer:
 def commit_round(anchor: Array, licensed: Array, kept: Array, frontier: Array, target_rows: Array) -> Answer:
     """One round that wrote `target_rows`; where less is kept than licensed, a stop id cuts it."""
     tokens, count, start = licensed.tolist(), integer(kept), integer(frontier)
+    if count == 0:
+        raise UnsupportedError(NEVER_CANCELS)
     stops = [tokens[count - 1]] if count < len(tokens) else []
     run = _round(integer(anchor), tokens, integer(target_rows) - start - 1, start, stops, LONG)
     return {

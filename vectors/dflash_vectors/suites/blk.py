@@ -42,6 +42,12 @@ def extent(profile: Profile) -> Iterator[Case]:
             catches="the verify pass writes past the cache, or stops a row short of its end",
             effect="crash",
         )  # fmt: skip
+    for slug, beyond in (("cache-overfull-by-none", 0), ("cache-overfull", 3)):
+        yield Case(
+            slug, clauses, {"drafts": 7, "remaining": 91, "capacity": 2048, "frontier": 2048 + beyond},
+            catches="the extent falls below 0 where no row of the cache is free",
+            effect="crash",
+        )  # fmt: skip
     yield Case(
         "all-three-limits", clauses, {"drafts": 6, "remaining": 5, "capacity": 77, "frontier": 73},
         catches="the capacity is applied to the budget's result as a sum, not as a minimum",

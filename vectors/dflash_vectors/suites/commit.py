@@ -51,6 +51,13 @@ def commit_round(profile: Profile) -> Iterator[Case]:
         catches="the frontier moves over tokens that were dropped, or the anchor is the last licensed token",
         effect="output", blame=BLAME,
     )  # fmt: skip
+    nothing = dict.fromkeys(BLAME, "COMMIT-003")
+    for slug, count, frontier, extent in (("nothing-kept", 5, 41, 4), ("nothing-kept-at-once", 1, 1, 0)):
+        yield Case(
+            slug, ("COMMIT-003",), _round(299, licensed[:count], 0, frontier, extent),
+            catches="a cancelled round commits its anchor, or leaves rows of its verify pass in the target's K/V",
+            effect="output", blame=nothing,
+        )  # fmt: skip
     cut = "rows of rejected proposals stay in the target's K/V"
     for slug, tokens, kept, extent in (
         ("cut-back-after-rejection", (11, 13), 2, 7), ("cut-back-after-rejecting-all", (11,), 1, 15),
@@ -234,5 +241,21 @@ def sampled(profile: Profile) -> Iterator[Case]:
             f"sampled-{seed}", ("RNG-004", "RNG-005", "RNG-006", "LAW-003", "LAW-004", "LAW-007"),
             request("LONG", profile, 10, temperature=temperature, seed=seed),
             catches="a draw of a round uses another key, or sampled rounds accept by equality",
+            effect="output",
+        )  # fmt: skip
+
+
+FIRST = ((2.5, 1600), (2.5, 3736))
+"""Temperatures and seeds whose first draw takes another token than the argmax, seed 0, and the keys beside it do."""
+
+
+@suite("engine.generate", profiles=("ninfer",))
+def first_token(profile: Profile) -> Iterator[Case]:
+    """Requests of one token, which the prefill's draw decides."""
+    for temperature, seed in FIRST:
+        yield Case(
+            f"first-token-drawn-{seed}", ("RNG-006",),
+            _request("LONG", profile, 1, temperature=temperature, seed=seed),
+            catches="the token after the prompt is the argmax, or is drawn before the request's seed is set",
             effect="output",
         )  # fmt: skip

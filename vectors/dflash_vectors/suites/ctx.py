@@ -105,6 +105,21 @@ def _key_apart(profile: Profile) -> dict[str, Any]:
     }
 
 
+MIDDLE = [262143 - 5 * step for step in range(24)]
+"""Far positions for a head of 64 channels: a frequency of about 1/2 makes angles whose FP32 step is 1/128."""
+
+
+@suite("context.key", profiles=("ninfer",))
+def far(profile: Profile) -> Iterator[Case]:
+    """Angles near 2^18 at frequencies between 1 and 2^-6, where FP32 holds no more than 8 bits of the fraction."""
+    yield Case(
+        "middle-frequencies-far", ("DRAFT-005", "CTX-005"),
+        _key("middle", profile, MIDDLE, 1, 64, theta=1e7),
+        catches="angles are FP32 products of position and frequency",
+        effect="acceptance", blame={**KEY_BLAME, "key": "DRAFT-005"},
+    )  # fmt: skip
+
+
 @suite("context.key")
 def key(profile: Profile) -> Iterator[Case]:
     """One rule a case: sizes, weights and positions of each are such that faults of the other rules cannot show.
@@ -220,6 +235,7 @@ def pending(profile: Profile) -> Iterator[Case]:
         ("anchor-alone", 5, 17, 1, "nothing is pending after a round that rejects every proposal"),
         ("part", 6, 262130, 4, "rows of rejected proposals become context"),
         ("everything", 4, 0, 4, "the last row is left out, because its token is the next anchor"),
+        ("nothing", 5, 97, 0, "a cancelled round leaves a row, or moves the context on"),
         ("all-but-one", 16, 31, 15, "one rejected row stays visible behind the kept ones"),
     ]
     if profile.axes["extent"] == "remaining_minus_one":

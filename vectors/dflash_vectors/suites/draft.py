@@ -95,6 +95,12 @@ def qkv(profile: Profile) -> Iterator[Case]:
         )  # fmt: skip
     yield from _rotations()
     if bfloat:
+        yield Case(
+            "middle-frequencies-far", ("DRAFT-005", "DRAFT-002"),
+            _signs("qkv/middle", [262143 - 7 * step for step in range(12)], 2, 1, 64, theta=1e7),
+            catches="angles are FP32 products of position and frequency",
+            effect="acceptance", blame={"n": "DRAFT-002"},
+        )  # fmt: skip
         yield from _roundings(profile)
 
 

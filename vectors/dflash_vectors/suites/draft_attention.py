@@ -72,6 +72,48 @@ def _hidden_but_live(key: str, profile: Profile) -> dict[str, Any]:
     return given
 
 
+def _steep(key: str, profile: Profile) -> dict[str, Any]:
+    """Scores around 280, and one of 300 whose value is zero: the other weights, some e^-20, make the whole output.
+
+    A score that is off by one part in a thousand moves such a weight by a third; 1/sqrt(28) lies in the middle
+    between two BF16 values.
+    """
+    size = 28
+    given = _attention(key, profile, context=range(9), rows=[9, 10], kv=2, size=size)
+    steps = inputs.lattice(f"{key}/steps", (11, 2, size), 0.03125, 0.0625)
+    keys = 6.625 - 0.03125 * np.arange(11)[:, None, None] + steps
+    keys[3] = 7.0
+    given["q"] = np.full((2, 2, size), 8.0)
+    given["q"][1] = 7.5
+    given["context_key"], given["block_key"] = keys[:9], keys[9:]
+    given["context_value"][3] = 0.0
+    return given
+
+
+def _just_past_a_midpoint(profile: Profile) -> dict[str, Any]:
+    """Four equal weights of 1/4 whose mean lies 2^-12 above the middle of two BF16 values."""
+    given = _attention("attention/midpoint", profile, context=range(3), rows=[3], heads=2, kv=2, size=4)
+    given["context_value"] = np.ones((3, 2, 4))
+    given["context_value"][1] += 2.0**-6 + 2.0**-10
+    given["block_value"] = np.ones((1, 2, 4))
+    return given
+
+
+@suite("draft.attention")
+def weights(profile: Profile) -> Iterator[Case]:
+    """What a softmax may not do with scores and weights."""
+    yield Case(
+        "steep-scores", ("DRAFT-008",), _steep("attention/steep", profile),
+        catches="scores, or the factor 1 / sqrt(D), are rounded to half precision before the softmax",
+        effect="acceptance",
+    )  # fmt: skip
+    yield Case(
+        "weights-of-one", ("DRAFT-008",), _just_past_a_midpoint(profile),
+        catches="weights sum to less than 1, because of a sink or an epsilon in the denominator",
+        effect="acceptance", exact=("attended",) if profile.name == "ninfer" else (),
+    )  # fmt: skip
+
+
 @suite("draft.attention")
 def attention(profile: Profile) -> Iterator[Case]:
     """Visibility, heads and weights, one at a time."""

@@ -125,6 +125,42 @@ def argmax(profile: Profile) -> Iterator[Case]:
     )  # fmt: skip
 
 
+@suite("head.argmax")
+def extremes(profile: Profile) -> Iterator[Case]:
+    """Ids past two bytes, logits far below every usual floor, and in FP32 logits that half precision cannot tell."""
+    dtype = profile.dtypes["LOGIT"]
+    wide = inputs.represent(-4.0 - (inputs.hashes("head/wide", (1, 40000)) % np.uint64(64)).astype(np.float64), dtype)
+    wide[0, 39876], wide[0, 39876 - 32768] = 3.0, 2.5
+    yield Case(
+        "ids-past-two-bytes", ("HEAD-002",), {"logits": wide, "public": 40000},
+        catches="an id is held in 16 bits with a sign, or only 32,768 rows are searched",
+        effect="output",
+    )  # fmt: skip
+    low = -(2.0 ** np.array([[33.0, 34.0, 31.0, 32.0, 35.0], [100.0, 90.0, 120.0, 60.0, 70.0]]))
+    yield Case(
+        "far-below", ("HEAD-002",), {"logits": low, "public": 5},
+        catches="the running maximum starts at -1e9 or another finite floor",
+        effect="output",
+    )  # fmt: skip
+    padded = np.concatenate([low, np.full((2, 2), 6.0)], axis=1)
+    yield Case(
+        "padding-above-far-below", ("HEAD-002",), {"logits": padded, "public": 5},
+        catches="padding rows are given -1e9 instead of being left out, and win over logits below that",
+        effect="output",
+    )  # fmt: skip
+    if profile.name == "zlab":
+        step, fine = 2.0**-23, 2.0**-14
+        rows = [
+            [1.0, 1.0 + step, 1.0 - step, 0.5], [-3.0 - 2 * step, -3.0, -3.0 - 4 * step, -3.25],
+            [512.0, 512.0 + fine, 512.0 + 2 * fine, 512.0 - fine], [1.0, 1.0 + 2.0**-9, 1.0 + 2.0**-12, 1.0],
+        ]  # fmt: skip
+        yield Case(
+            "closer-than-half-precision", ("HEAD-002",), {"logits": np.array(rows), "public": 4},
+            catches="FP32 logits are compared as BF16 or FP16, where they tie",
+            effect="acceptance",
+        )  # fmt: skip
+
+
 def _tied_rows() -> Iterator[tuple[str, list[list[float]], str]]:
     yield "tie-apart", [[0.0, 7.0, 1.0, -2.0, 7.0, 3.0, 7.0]], "the last of equal maxima wins"
     yield "tie-all-equal", [[-1.5] * 37, [4.0] * 37], "a lane of a parallel reduction wins a tie over lower ids"

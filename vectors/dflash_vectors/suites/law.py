@@ -157,6 +157,17 @@ def nothing_left(profile: Profile) -> Iterator[Case]:
 
 
 @suite("law.one_hot")
+def hardly_anything_left(profile: Profile) -> Iterator[Case]:
+    """Remainders of 2^-20 to 2^-23, small but not empty: the rejected token still does not come again."""
+    why = "a remainder below some epsilon is taken for empty, or loses its bits in a subtraction from 1"
+    for exponent in (20, 21, 23):
+        mass = 2.0**-exponent
+        row: Row = ((64, 1 - mass), (65, mass / 2), (66, mass / 2))
+        for slug, u in (("low", 0.25), ("high", 0.75)):
+            yield _case(f"mass-of-2-to-minus-{exponent}-{slug}", "LAW-004", why, (64,), (row, C), (ALMOST_ONE,), u)
+
+
+@suite("law.one_hot")
 def bonus(profile: Profile) -> Iterator[Case]:
     """Rounds that accept everything, among them the round without a proposal."""
     subtracted = "a proposal is subtracted from the bonus row"

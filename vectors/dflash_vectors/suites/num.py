@@ -129,6 +129,19 @@ def fp32(profile: Profile) -> Iterator[Case]:
     )  # fmt: skip
 
 
+@suite("num.round_fp32")
+def fp32_subnormals(profile: Profile) -> Iterator[Case]:
+    """Sums below 2^-126, which FP32 holds exactly."""
+    least = 2.0**-149
+    yield Case(
+        "subnormals", ("NUM-005",),
+        _pairs((least, 0), (-least, 0), (3 * least, least), (2.0**-126, -least), (-(2.0**-126), least),
+               (2.0**-127, 2.0**-128), (2.0**-130, -5 * least), (2.0**-126, 0), (least, -least), (1.0, least)),
+        catches="magnitudes below 2^-126 are flushed to zero, before or after the addition",
+        effect="acceptance",
+    )  # fmt: skip
+
+
 def _swallowed() -> dict[str, Array]:
     """Sums that start large: a BF16 accumulator loses every later term, and the order does not matter in FP32."""
     x = np.ones((3, 65))

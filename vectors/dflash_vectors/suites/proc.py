@@ -39,6 +39,13 @@ def distribution(profile: Profile) -> Iterator[Case]:
             catches="the temperature is ignored, inverted, or applied after the exponential",
             effect="output",
         )  # fmt: skip
+    for slug, step, temperature in (("temperature-0-001", 0.1875 * 2.0**-9, 0.001), ("temperature-100", 12.0, 100.0)):
+        yield Case(
+            slug, ("PROC-003",),
+            {"logits": rows / 0.1875 * step, "temperature": inputs.fp32(temperature), "public": 61},
+            catches="the temperature is kept within limits that nobody asked for, or taken for 0",
+            effect="output",
+        )  # fmt: skip
     padded = rows.copy()
     padded[:, 53:] = 40.0
     yield Case(
@@ -146,6 +153,11 @@ def greedy(profile: Profile) -> Iterator[Case]:
             slug, ("PROC-002",), {"logits": np.array([row]), "public": public},
             catches="an exact tie goes to a higher id", effect="output", tags=("tie",),
         )  # fmt: skip
+    low = np.append(-(2.0 ** np.array([33.0, 34.0, 31.0, 32.0, 35.0])), [6.0, 6.0])[None]
+    yield Case(
+        "padding-above-far-below", ("PROC-001",), {"logits": low, "public": 5},
+        catches="padding rows are given -1e9 instead of being left out, and win", effect="output",
+    )  # fmt: skip
     yield Case(
         "only-last-finite", ("PROC-002",), {"logits": np.array([[-INF] * 34 + [-77.0]]), "public": 35},
         catches="idle lanes that carry index 0 win over a finite logit", effect="output",
@@ -177,6 +189,12 @@ def draw(profile: Profile) -> Iterator[Case]:
     yield _draw("sum-stays-below-zero-last", (0.5, 0.0), 0.75, short)
     yield _draw("sum-stays-below-by-one-tick", (0.5, 0.25, 0.25 - 2.0**-24, 0.0), ALMOST_ONE, short)
     yield _draw("sum-stays-below-at-equality", (0.25, 0.5, 0.0, 0.125), 0.875, short)
+    coarse = "probabilities are rounded to half precision before the draw"
+    up, down = 314573 * 2.0**-20, 681575 * 2.0**-20
+    tick = 2.0**-21
+    yield _draw("just-past-a-fine-edge", (up, 1 - up), up + tick, coarse)
+    yield _draw("just-before-a-fine-edge", (down, 1 - down), down - tick, coarse)
+    yield _draw("just-past-the-sum-of-two", (0.125, up, 0.875 - up), 0.125 + up + tick, coarse)
     yield Case(
         "padded-support", ("PROC-005",),
         {

@@ -33,7 +33,7 @@ def _keys(*keys: tuple[int, int, int, int]) -> dict[str, object]:
 @suite("rng.uniform", profiles=("ninfer",))
 def uniform(profile: Profile) -> Iterator[Case]:
     """The hash at its edges, each key field alone, and the ends of the unit interval."""
-    for bare in (*_mixing(), *_fields(), *_ends()):
+    for bare in (*_mixing(), *_fields(), *_high_bits(), *_ends()):
         yield replace(bare, blame={"key": bare.clauses[0], "u": "RNG-003"})
 
 
@@ -84,6 +84,34 @@ def _fields() -> Iterator[Case]:
         "one-field-at-a-time", ("RNG-002",),
         _keys((3, 5, 2, 7), (5, 3, 2, 7), (3, 2, 5, 7), (3, 7, 2, 5), (7, 5, 2, 3), (2, 5, 3, 7)),
         catches="two fields of the key are exchanged",
+        effect="output",
+    )  # fmt: skip
+
+
+def _high_bits() -> Iterator[Case]:
+    """Fields that fill their 32 or 64 bits."""
+    yield Case(
+        "positions-with-the-top-bit", ("RNG-002",),
+        _keys(*((2025, position, 2, 0) for position in (-1, -2, -73, -65536, -I32_MAX, -I32_MAX - 1))),
+        catches="the position is sign-extended to 64 bits, or taken by its magnitude",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "purposes-of-32-bits", ("RNG-002",),
+        _keys(*((2025, 811, purpose, 0) for purpose in (6, 9, 31, 255, 256, 2048, 2**20, 2**30, I32_MAX, -1, -2**31))),
+        catches="the purpose is masked to a few bits, sign-extended, or shifted in 32 bits",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "subs-of-32-bits", ("RNG-002",),
+        _keys(*((99, 512, 5, sub) for sub in (65535, 65536, 0xDEADBEEF, 2**31 - 1, 2**31 + 1, U32_MAX - 1, U32_MAX))),
+        catches="the sub-index is cut to 16 bits, sign-extended, or multiplied in 32 bits",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "every-field-high", ("RNG-002",),
+        _keys((U64_MAX, -1, -1, U32_MAX), (2**63, -I32_MAX - 1, 9, 2**31), (2**63 + 2**31, I32_MAX, -2, 0x80000001)),
+        catches="fields that overlap after their shift or product are added, or the sum is cut",
         effect="output",
     )  # fmt: skip
 

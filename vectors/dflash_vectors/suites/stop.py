@@ -44,6 +44,12 @@ def preview(profile: Profile) -> Iterator[Case]:
     )
     for slug, licensed, stop_ids, why in stops:
         yield Case(slug, ("STOP-001",), _preview(licensed, stop_ids, 97), catches=why, effect="output")
+    six = (SECOND, 7, 11, 13, EOS, 17)
+    many = "only the first few ids of a longer list of stops end the text"
+    for slug, licensed in (
+        ("sixth-of-six", _with((2, 17))), ("fifth-of-six", _with((4, EOS))), ("two-of-six", _with((1, 17), (3, 7)))
+    ):  # fmt: skip
+        yield Case(slug, ("STOP-001",), _preview(licensed, six, 97), catches=many, effect="output")
     for slug, stop_ids in (("no-stop-here", (EOS, SECOND)), ("no-stop-ids", ())):
         yield Case(
             slug, ("STOP-001",), _preview(LICENSED, stop_ids, 97),

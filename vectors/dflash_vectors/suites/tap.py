@@ -53,3 +53,6 @@ def concat(profile: Profile) -> Iterator[Case]:
         "single-row", ("TAP-002",), _taps("single-row", profile, 3, 0, rows=1, width=9),
         catches="with one row, taps and channels are exchanged", effect="acceptance",
     )  # fmt: skip
+    many = "slices past the usual number of taps are sorted, or left out"
+    for slug, ids in (("six-unsorted", (5, 0, 6, 2, 4, 1)), ("every-block-unsorted", (3, 6, 0, 5, 2, 4, 1))):
+        yield Case(slug, ("TAP-002",), _taps(slug, profile, *ids, rows=2, width=9), catches=many, effect="acceptance")
