@@ -66,7 +66,7 @@ def build_tiny(
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "use_sliding_window": any(target_windows),
         "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": tied,
     }  # fmt: skip
-    draft = SIZES | _windows(draft_windows) | {
+    draft: dict[str, Any] = SIZES | _windows(draft_windows) | {
         "architectures": ["DFlashDraftModel"], "rope_parameters": {"rope_theta": 500.0},
         "dflash_config": {"target_layer_ids": list(taps), "mask_token_id": VOCABULARY - 1},
     }  # fmt: skip

@@ -60,9 +60,10 @@ def test_slots_that_get_no_row_must_stay_as_they_are():
     case, given = one("context.materialize", "ordinary")
     result = execute(case.op, given, NINFER)
     bounds = bounds_of(case.op, given, result, NINFER)
-    touched = np.zeros(result["key"].shape[:3], dtype=bool)
+    lanes, layers, slots = result["key"].shape[:3]
+    touched = np.zeros((lanes, layers, slots), dtype=bool)
     for lane, frontier, count in zip(given["lanes"], given["frontiers"], given["counts"], strict=True):
-        touched[lane, :, (frontier + np.arange(count)) % touched.shape[2]] = True
+        touched[lane, :, (frontier + np.arange(count)) % slots] = True
     for name in ("key", "value"):
         assert ((bounds[name] > 0).any(axis=(3, 4)) == touched).all()
 

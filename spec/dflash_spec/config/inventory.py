@@ -61,7 +61,10 @@ def selector(config: DFlash2Config) -> Shapes:
 
 
 def draft_tensors(config: DraftConfig) -> Shapes:
-    """A draft's tensors: for five layers 58 of DFlash, 81 of DFlash2. Raises ConfigError where `config` is no DraftConfig."""
+    """A draft's tensors: for five layers 58 of DFlash, 81 of DFlash2.
+
+    Raises ConfigError where `config` is no DraftConfig.
+    """
     arguments.check_instance("config", config, DraftConfig)
     shapes = backbone(config)
     if isinstance(config, DFlash2Config):

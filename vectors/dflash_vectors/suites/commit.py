@@ -255,7 +255,7 @@ def first_token(profile: Profile) -> Iterator[Case]:
     for temperature, seed in FIRST:
         yield Case(
             f"first-token-drawn-{seed}", ("RNG-006",),
-            _request("LONG", profile, 1, temperature=temperature, seed=seed),
+            request("LONG", profile, 1, temperature=temperature, seed=seed),
             catches="the token after the prompt is the argmax, or is drawn before the request's seed is set",
             effect="output",
         )  # fmt: skip
