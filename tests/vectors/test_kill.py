@@ -7,8 +7,10 @@ import dflash_reference.engine
 import dflash_reference.law
 import pytest
 from dflash_spec.errors import SpecDataError
+from dflash_spec.registry import PROFILES
 from dflash_vectors import kill as killing
 from dflash_vectors.build import build
+from dflash_vectors.cases import default_folder
 from dflash_vectors.commands import kill_faults
 from dflash_vectors.errors import BuildError
 from dflash_vectors.faults import Fault, all_faults, applied, fault, patched, resolve
@@ -118,6 +120,25 @@ def test_a_fault_that_is_badly_described_is_refused(changes, message):
 
     with pytest.raises(SpecDataError, match=message):
         fault("dflash_reference.law.greedy", **described)(badly_described)
+
+
+def test_a_composite_blames_a_layer_on_the_layer_and_on_the_context_only_where_it_tests_that():
+    cases = all_cases(op="draft.block")
+    own = {case.id for case in cases if "CTX-004" in (*case.clauses, *case.blame.values())}
+    assert own == {f"{profile}-draft-block-context-rows-not-normed" for profile in ("ninfer", "zlab")}
+    rest = [case for case in cases if case.id not in own]
+    assert all(case.blame["layer.*"].startswith("DRAFT-") for case in rest)
+    assert all(case.blame["c"].startswith("CTX-") for case in rest)
+
+
+@pytest.mark.parametrize(("name", "chapter"), [("rope-interleaved", "DRAFT"), ("context-norm-without-weight", "CTX")])
+def test_the_first_stage_that_a_fault_moves_in_a_whole_block_names_its_chapter(name, chapter):
+    fault_ = next(one for one in all_faults() if one.name == name)
+    cases = killing.load_set(default_folder())
+    blamed = {
+        killing.attack(cases[f"{profile}-draft-block-local-and-full-by-stage"], fault_)[0] for profile in PROFILES
+    }
+    assert {clause.split("-")[0] for clause in blamed} == {chapter}
 
 
 def test_the_command_prints_a_table_or_json_and_fails_for_an_unknown_fault(folder, capsys):

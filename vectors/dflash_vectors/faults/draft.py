@@ -242,19 +242,25 @@ def _scores_in(dtype: str, true: Function) -> Function:
     return wrong
 
 
-@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance")
+@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance",
+    profiles=("ninfer",),
+)  # fmt: skip
 def scores_in_bf16(true: Function) -> Function:
     """Scores are held in BF16 before the softmax, as one matrix product of the framework returns them."""
     return _scores_in("BF16", true)
 
 
-@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance")
+@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance",
+    profiles=("ninfer",),
+)  # fmt: skip
 def scores_in_fp16(true: Function) -> Function:
     """Scores are held in FP16 before the softmax."""
     return _scores_in("F16", true)
 
 
-@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance")
+@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), report=LAYERS, effect="acceptance",
+    profiles=("ninfer",),
+)  # fmt: skip
 def scale_in_bf16(true: Function) -> Function:
     """The factor 1 / sqrt(D) is a BF16 value."""
 
@@ -264,7 +270,7 @@ def scale_in_bf16(true: Function) -> Function:
     return wrong
 
 
-@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), effect="acceptance",
+@fault("dflash_reference.layer.attention_weights", clauses=("DRAFT-008",), effect="acceptance", profiles=("ninfer",),
     report="https://github.com/huggingface/transformers/pull/39923",
 )  # fmt: skip
 def attention_sink(true: Function) -> Function:
