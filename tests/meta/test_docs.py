@@ -4,10 +4,14 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
+from dflash_spec.registry import load_clauses
+from dflash_vectors.cases import read_index
+from dflash_vectors.faults import all_faults
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -54,6 +58,16 @@ def test_every_python_block_of_the_documents_runs(text: str, checkout: Path) -> 
 def test_ci_runs_the_make_commands_that_the_documents_leave_to_it() -> None:
     script = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     assert set(script) >= CI_RUNS
+
+
+def test_the_readme_counts_what_is_there() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    entries = read_index(ROOT / "vectors" / "golden")
+    chapters = Counter(entry.op.chapter for entry in entries if entry.profile.name == "zlab")
+    rows = dict(re.findall(r"^(?:zlab)? +([A-Z]+) +(\d+) ", text, re.MULTILINE))
+    assert {chapter: int(count) for chapter, count in rows.items()} == chapters
+    assert f"{len(load_clauses())} clauses" in text
+    assert f"{len(all_faults())} faults" in text
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
