@@ -305,6 +305,17 @@ def test_a_part_of_the_set_does_not_replace_the_committed_one(capsys):
         assert "give --out DIR" in capsys.readouterr().err
 
 
+def test_the_committed_set_is_known_by_any_of_its_names(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "golden"
+    folder.mkdir()
+    monkeypatch.setattr(gen_vectors, "default_folder", lambda: folder)
+    monkeypatch.chdir(tmp_path)
+    for name in (str(folder), "golden", "golden/../golden"):
+        assert gen_vectors.main([*PART, "--out", name]) == 2
+        assert "give --out DIR" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
 def test_an_unknown_suite_is_answered_with_those_that_exist(capsys):
     assert gen_vectors.main(["--suite", "nothing", "--out", "unused"]) == 2
     assert "suites: " in capsys.readouterr().err

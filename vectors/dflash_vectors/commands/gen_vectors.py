@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -114,7 +115,8 @@ def _refuse(options: argparse.Namespace, whole: bool) -> None:
         if options.no_expected and options.out is None:
             raise DFlashError("--no-expected --check compares with a set without expected values: give --out DIR")
         return
-    if options.out is None and not whole:
+    committed = options.out is None or os.path.realpath(options.out) == os.path.realpath(default_folder())
+    if committed and not whole:
         raise DFlashError("a part of the set, or a blind one, does not replace the committed set: give --out DIR")
     writable(options.out or default_folder())
 
