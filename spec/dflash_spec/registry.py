@@ -15,10 +15,16 @@ from dflash_spec.errors import SpecDataError
 
 ROOT = Path(__file__).parent
 PROFILES = ("ninfer", "zlab")
+"""The profiles that carry a full set of vectors."""
+
+DIFFERENCES = ("zlab-2026-04", "vllm-neuron", "luce")
+"""The profiles that are stated as differences from one of these, on the ops that they touch."""
+
+ALL_PROFILES = (*PROFILES, *DIFFERENCES)
 CLAUSE_ID = re.compile(r"^([A-Z]+)-(\d{3})$")
 LEVELS = ("must", "should", "may")
 KINDS = ("exact", "bounded", "law", "error")
-COMPARE = ("bits", "value", "bounded")
+COMPARE = ("bits", "value", "bounded", "law")
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,10 @@ class Clause:
     ops: tuple[str, ...]
     without: str
     profiles: tuple[str, ...] = PROFILES
+
+    def holds_in(self, profile: Profile) -> bool:
+        """Whether `profile` obeys it: it is named, or what it differs from is."""
+        return profile.name in self.profiles or profile.base in self.profiles
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,10 @@ class Op:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where real systems legitimately differ. `axes` are this profile's choices."""
+    """Where real systems legitimately differ. `axes` are this profile's choices.
+
+    A difference has a `base`, whose choices are its own wherever it makes none, and the `ops` that it is stated on.
+    """
 
     name: str
     summary: str
@@ -83,6 +96,8 @@ class Profile:
     axes: Mapping[str, Any]
     dtypes: Mapping[str, str]
     context_value_rounding: tuple[str, ...] = field(default=())
+    base: str = ""
+    ops: tuple[str, ...] = field(default=())
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -151,8 +166,8 @@ def read_clauses(path: Path) -> dict[str, Clause]:
         if body["level"] not in LEVELS or body["kind"] not in KINDS:
             raise SpecDataError(f"{where}: level {body['level']!r} or kind {body['kind']!r} is not known")
         profiles = _names(body.get("profiles", list(PROFILES)), f"{where}: profiles")
-        if not set(profiles) <= set(PROFILES):
-            raise SpecDataError(f"{where}: profiles {profiles}, expected some of {PROFILES}")
+        if not set(profiles) <= set(ALL_PROFILES):
+            raise SpecDataError(f"{where}: profiles {profiles}, expected some of {ALL_PROFILES}")
         for key in ("statement", "source", "without"):
             if not isinstance(body[key], str) or not body[key].strip():
                 raise SpecDataError(f"{where}: {key}: found {body[key]!r}, expected a sentence")
@@ -212,6 +227,8 @@ def load_ops() -> dict[str, Op]:
 def read_profile(path: Path) -> Profile:
     """One profile. Raises SpecDataError."""
     data = read_yaml(path)
+    if "base" in data:
+        return _difference(data, path.name)
     check_keys(data, path.name, ("name", "summary", "upstream", "axes", "dtypes", "context_value_rounding"))
     return Profile(
         data["name"], data["summary"], data["upstream"], _mapping(data["axes"], f"{path.name}: axes"),
@@ -220,9 +237,28 @@ def read_profile(path: Path) -> Profile:
     )  # fmt: skip
 
 
+def _difference(data: dict[str, Any], where: str) -> Profile:
+    """A profile given by what it does otherwise than its base: axes, dtypes or roundings."""
+    optional = ("dtypes", "context_value_rounding")
+    check_keys(data, where, ("name", "base", "summary", "upstream", "ops", "axes"), optional)
+    if data["base"] not in PROFILES:
+        raise SpecDataError(f"{where}: base {data['base']!r}, expected one of {', '.join(PROFILES)}")
+    base = load_profile(data["base"])
+    axes, dtypes = _mapping(data["axes"], f"{where}: axes"), _mapping(data.get("dtypes", {}), f"{where}: dtypes")
+    for key in (*(axes.keys() - base.axes.keys()), *(dtypes.keys() - base.dtypes.keys())):
+        raise SpecDataError(f"{where}: {key!r} is no axis or dtype of its base {base.name}")
+    roundings = _names(
+        data.get("context_value_rounding", list(base.context_value_rounding)), f"{where}: context_value_rounding"
+    )
+    return Profile(
+        data["name"], data["summary"], data["upstream"], {**base.axes, **axes}, {**base.dtypes, **dtypes}, roundings,
+        base.name, _names(data["ops"], f"{where}: ops"),
+    )  # fmt: skip
+
+
 @cache
 def load_profile(name: str) -> Profile:
     """The profile `name`. Raises SpecDataError if there is none."""
-    if name not in PROFILES:
-        raise SpecDataError(f"profile {name!r}, expected one of {', '.join(PROFILES)}")
+    if name not in ALL_PROFILES:
+        raise SpecDataError(f"profile {name!r}, expected one of {', '.join(ALL_PROFILES)}")
     return read_profile(ROOT / "profiles" / f"{name}.yaml")

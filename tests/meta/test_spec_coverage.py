@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from dflash_spec.registry import load_clauses, load_ops
+from dflash_spec.registry import load_clauses, load_ops, load_profile
 from dflash_vectors.faults import all_faults
 from dflash_vectors.suite import all_cases
 
@@ -45,7 +45,8 @@ def test_every_must_clause_is_cited_by_exactly_one_function(clause):
 @ids(MUST)
 def test_every_must_clause_is_exercised_by_a_vector_in_each_of_its_profiles(clause):
     tested = {case.profile for case in all_cases() if clause.id in case.clauses}
-    assert tested == set(clause.profiles), f"{clause.id} has vectors in {sorted(tested)}: {clause.statement}"
+    assert set(clause.profiles) <= tested, f"{clause.id} has vectors in {sorted(tested)}: {clause.statement}"
+    assert all(clause.holds_in(load_profile(name)) for name in tested)
 
 
 @ids(MUST)

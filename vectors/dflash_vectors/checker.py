@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 from dflash_spec.errors import ImplementationError, TensorFileError, UnsupportedError
-from dflash_spec.registry import PROFILES, Profile
+from dflash_spec.registry import ALL_PROFILES, Profile
 from dflash_spec.tensors import FLOATS, Array, Tensor
 
 from dflash_vectors.cases import Entry, Expected, GoldenCase, Loader, load_case
@@ -164,7 +164,7 @@ def explained(result: Result, description: Description, known: Iterable[Differen
 def profiles_of(entries: Iterable[Entry]) -> Iterator[tuple[Profile, tuple[Entry, ...]]]:
     """The entries of each profile that has any, in the spec's order."""
     entries = tuple(entries)
-    for name in PROFILES:
+    for name in ALL_PROFILES:
         own = tuple(entry for entry in entries if entry.profile.name == name)
         if own:
             yield own[0].profile, own

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from dflash_reference import elementary, layer, num
-from dflash_spec.registry import PROFILES, Profile
+from dflash_spec.registry import PROFILES, Profile, load_profile
 from dflash_spec.tensors import Array
 
 from dflash_vectors import innocents_dflash2 as dflash2
@@ -363,4 +363,5 @@ INNOCENTS = (
 
 def innocents_of(profile: str) -> list[Innocent]:
     """The variants that are legitimate in a profile."""
-    return [innocent for innocent in INNOCENTS if profile in innocent.profiles]
+    base = load_profile(profile).base or profile
+    return [innocent for innocent in INNOCENTS if base in innocent.profiles]

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from dflash_spec.errors import SpecDataError
-from dflash_spec.registry import PROFILES, Profile, load_clauses, load_ops, load_profile
+from dflash_spec.registry import ALL_PROFILES, PROFILES, Profile, load_clauses, load_ops, load_profile
 
 EFFECTS = ("output", "acceptance", "crash", "liveness")
 CLAUSES_PER_CASE = 3
@@ -63,8 +63,12 @@ def suite(op: str, profiles: tuple[str, ...] = PROFILES) -> Callable[[SuiteFunct
     """Register a function that yields the cases of `op`, once for each of `profiles`."""
 
     def register(function: SuiteFunction) -> SuiteFunction:
+        where = f"suite {function.__module__}.{function.__name__}"
         if op not in load_ops():
-            raise SpecDataError(f"suite {function.__module__}.{function.__name__}: there is no op {op!r}")
+            raise SpecDataError(f"{where}: there is no op {op!r}")
+        for name in profiles:
+            if name not in ALL_PROFILES or (load_profile(name).base and op not in load_profile(name).ops):
+                raise SpecDataError(f"{where}: profile {name} is not stated on op {op}")
         _SUITES.append((op, profiles, function))
         return function
 
@@ -87,7 +91,7 @@ def check_case(case: Case) -> None:
     for clause in (*case.clauses, *case.blame.values()):
         if clause not in clauses:
             raise SpecDataError(f"{where}: there is no clause {clause}")
-        if case.profile not in clauses[clause].profiles:
+        if not clauses[clause].holds_in(load_profile(case.profile)):
             raise SpecDataError(f"{where}: clause {clause} does not hold in profile {case.profile}")
 
 

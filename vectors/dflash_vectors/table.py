@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from dflash_spec.registry import PROFILES, ROOT, read_yaml
+from dflash_spec.registry import ALL_PROFILES, ROOT, read_yaml
 
 from dflash_vectors.style import Style
 from dflash_vectors.verdict import (
@@ -76,7 +76,7 @@ def table(run: Run, style: Style) -> str:
 
     The chapters' titles are left out where they do not fit; what still does not fit goes to a second table.
     """
-    profiles = [name for name in PROFILES if any(entry.profile.name == name for entry in run.entries)]
+    profiles = [name for name in ALL_PROFILES if any(entry.profile.name == name for entry in run.entries)]
     rows = [(profile, chapter) for profile in profiles for chapter in (*_chapters(run, profile), None)]
     right = [_implementation(run, spec, rows) for spec in dict.fromkeys(column.spec for column in run.columns)]
     for titles in (True, False):

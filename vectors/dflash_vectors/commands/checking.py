@@ -16,7 +16,7 @@ from typing import Any
 
 from dflash_spec.errors import DFlashError, TensorFileError
 from dflash_spec.files import canonical_json
-from dflash_spec.registry import PROFILES
+from dflash_spec.registry import ALL_PROFILES
 
 from dflash_vectors.cases import Entry, Selection, default_folder, read_index
 from dflash_vectors.checker import check
@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("--implementation", action="append", required=True, metavar="HOW", help="what to check; may be repeated")
-    add("--profile", choices=PROFILES, help="check this profile only (default: each that the implementation speaks)")
+    add("--profile", choices=ALL_PROFILES, help="check this profile only (default: each that it speaks)")
     add("--op", action="append", default=[], help="check this op only; may be repeated")
     add("--chapter", action="append", default=[], help="check this chapter only, such as CTX; may be repeated")
     add("--id", action="append", default=[], help="check this vector only; may be repeated")

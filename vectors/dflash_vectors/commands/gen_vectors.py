@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dflash_spec.errors import DFlashError
 from dflash_spec.geometry import load_geometries
-from dflash_spec.registry import PROFILES, load_ops, load_profile
+from dflash_spec.registry import ALL_PROFILES, PROFILES, load_ops, load_profile
 
 from dflash_vectors.build import Vector
 from dflash_vectors.cases import default_folder
@@ -42,7 +42,7 @@ Sizes = dict[str, list[int]]
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gen_vectors", description=__doc__)
     parser.add_argument("--suite", metavar="CHAPTER|OP", help="only one chapter (CTX) or op (context.key)")
-    parser.add_argument("--profile", choices=PROFILES, help="only one profile")
+    parser.add_argument("--profile", choices=ALL_PROFILES, help="only one profile")
     parser.add_argument(
         "--geometry",
         metavar="NAME",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dflash_spec.errors import ImplementationError
-from dflash_spec.registry import PROFILES
+from dflash_spec.registry import ALL_PROFILES
 from dflash_spec.tensors import STORED
 
 from dflash_vectors.cases import shown
@@ -18,7 +18,7 @@ PROTOCOL = 1
 _DESCRIPTION: dict[str, Any] = {
     "name": {"type": "string", "minLength": 1},
     "version": {"type": "string"},
-    "profile": {"enum": list(PROFILES)},
+    "profile": {"enum": list(ALL_PROFILES)},
     "ops": {"type": "array", "items": {"type": "string"}},
     "dtypes": {"type": "array", "items": {"enum": list(STORED)}},
     "note": {"type": "string"},
