@@ -17,6 +17,7 @@ import pytest
 from dflash_spec.tensors import Tensor
 from dflash_vectors.commands import checking
 from dflash_vectors.commands.check_vectors import main
+from dflash_vectors.report import Guess
 
 ROOT = Path(__file__).parents[2]
 PYTHON = shlex.quote(sys.executable)
@@ -396,7 +397,11 @@ def test_the_example_program_answers_what_it_declares(vectors: Any, check: Any) 
 def test_a_guess_at_the_fault_is_printed_and_one_that_goes_wrong_loses_nothing(
     check: Any, port: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "fault_namer", lambda: lambda case, answer: ["row-after: It reads a row late."])
+    monkeypatch.setattr(
+        checking,
+        "fault_namer",
+        lambda: lambda case, answer: [Guess("row-after", "row-after: It reads a row late.", ())],
+    )
     assert "looks like row-after: It reads a row late." in check("--implementation", port(wrong_greedy))[1]
 
     def stumbles(case: Any, answer: Any) -> list[str]:

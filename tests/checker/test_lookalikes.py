@@ -35,8 +35,8 @@ def edge(vectors: Any) -> Any:
 
 def test_a_window_one_too_wide_is_named(edge: Any) -> None:
     (guess,) = Guesser()(edge, Answer({"out.visible": visible(0, 1, 1, 1, 1)}))
-    assert guess.startswith("window-includes-distance-s: ")
-    assert guess.endswith(")")
+    assert guess.text.startswith("window-includes-distance-s: ")
+    assert guess.text.endswith(")")
 
 
 def test_the_right_output_and_one_that_no_fault_gives_are_given_no_name(edge: Any) -> None:

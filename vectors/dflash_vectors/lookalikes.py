@@ -15,6 +15,7 @@ from dflash_vectors import faults
 from dflash_vectors.cases import Entry, GoldenCase
 from dflash_vectors.checker import compare
 from dflash_vectors.implementations.reference import plain
+from dflash_vectors.report import Guess
 from dflash_vectors.run import execute
 from dflash_vectors.runners.protocol import Answer
 
@@ -28,7 +29,7 @@ class Guesser:
         self._left = patience
         self._found: dict[str, faults.Fault] = {}
 
-    def __call__(self, case: GoldenCase, answer: Answer) -> list[str]:
+    def __call__(self, case: GoldenCase, answer: Answer) -> list[Guess]:
         """The faults that give this answer, within the bounds of the vector, where the true rule does not."""
         named = []
         for fault in self._candidates(case.entry):
@@ -37,7 +38,8 @@ class Guesser:
             start = time.monotonic()
             if _gives(fault, case, answer):
                 self._found[fault.name] = fault
-                named.append(f"{fault.name}: {fault.story} ({fault.report})")
+                text = f"{fault.name}: {fault.story} ({fault.report})"
+                named.append(Guess(fault.name, text, fault.clauses))
             self._left -= time.monotonic() - start
         return named
 
@@ -66,7 +68,7 @@ def _gives(fault: faults.Fault, case: GoldenCase, answer: Answer) -> bool:
 
 
 def _with_expected(case: GoldenCase, values: dict[str, Array]) -> GoldenCase | None:
-    """The vector as the fault would have written it; None if the fault's outputs are others in name or shape."""
+    """The vector as the fault would have written it; None if its outputs are others, or no bound fits their shape."""
     expected = []
     for item in case.expected:
         if item.name not in values:
@@ -75,7 +77,7 @@ def _with_expected(case: GoldenCase, values: dict[str, Array]) -> GoldenCase | N
             tensor = Tensor.of(item.tensor.dtype, values[item.name])
         except TensorError:
             return None
-        if tensor.shape != item.tensor.shape:
+        if tensor.shape != item.tensor.shape and item.bound is not None:
             return None
         expected.append(replace(item, tensor=tensor))
     return replace(case, expected=tuple(expected))

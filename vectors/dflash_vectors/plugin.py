@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
 
 OURS = {"--implementation": re.compile(r"^(files|stdio|python):"), "--profile": re.compile(r"^[^-]")}
 MARKER = "conformance: checks an implementation against the vectors"
@@ -41,7 +42,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group = parser.getgroup("dflash", "DFlash vectors")
     group.addoption("--implementation", action="append", default=[], metavar="HOW", help="what to check; may repeat")
     if given["--profile"]:
-        group.addoption("--profile", choices=("ninfer", "zlab"), help="check vectors of this profile only")
+        from dflash_spec.registry import ALL_PROFILES
+
+        group.addoption("--profile", choices=ALL_PROFILES, help="check vectors of this profile only")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,6 +73,7 @@ class _Vectors:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         for spec in self._specs:
+            self._bench.expect_usable(spec, dict.fromkeys(entry.profile.name for entry in self._entries))
             parent = _Implementation.from_parent(session, name=spec, bench=self._bench, entries=self._entries)
             items.extend(parent.collect())
 
@@ -101,6 +105,23 @@ class Bench:
             result = explained(result, description, self._known)
         return Column(spec, description), result
 
+    def expect_usable(self, spec: str, profiles: Iterable[str]) -> None:
+        """Raise UsageError if `spec` cannot be started in any of the profiles, so that this is said once."""
+        from dflash_spec.errors import DFlashError, ImplementationError
+
+        from dflash_vectors.style import printable
+
+        reasons = []
+        for profile in profiles:
+            try:
+                self._start(spec, profile)
+                return
+            except DFlashError as error:
+                reasons.append(error)
+        for reason in reasons:
+            if isinstance(reason, ImplementationError):
+                raise pytest.UsageError(printable(f"{spec} could not be run: {reason}"))
+
     def _start(self, spec: str, profile: str) -> tuple[Any, Any]:
         from dflash_spec.errors import DFlashError
 
@@ -126,7 +147,25 @@ class Bench:
 
 
 class VectorFailure(Exception):
-    """A vector failed; the message is the report."""
+    """A vector failed; the message is the report, `summary` a line of it."""
+
+    def __init__(self, report: str, summary: str = "") -> None:
+        super().__init__(report)
+        self.summary = summary or report
+
+
+class _Told(TerminalRepr):
+    """The report where pytest prints a failure, and its one line in pytest's short summary."""
+
+    def __init__(self, failure: VectorFailure) -> None:
+        self._report = str(failure)
+        self.reprcrash = ReprFileLocation("", 0, failure.summary)
+
+    def toterminal(self, tw: Any) -> None:
+        tw.line(self._report)
+
+    def __str__(self) -> str:
+        return self._report
 
 
 class _Implementation(pytest.Collector):
@@ -150,7 +189,7 @@ class _Vector(pytest.Item):
         expect_passed(self.parent.bench, self.parent.name, self.entry)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        return str(excinfo.value) if excinfo.errisinstance(VectorFailure) else super().repr_failure(excinfo)
+        return _Told(excinfo.value) if isinstance(excinfo.value, VectorFailure) else super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         return self.path, None, f"{self.parent.name if self.parent else ''} {self.name}"
@@ -161,7 +200,7 @@ def expect_passed(bench: Bench, spec: str, entry: Any) -> None:
     from dflash_spec.errors import ImplementationError, UnsupportedError
 
     from dflash_vectors.cases import default_folder
-    from dflash_vectors.report import failure
+    from dflash_vectors.report import clause_lines, failure, one_line
     from dflash_vectors.style import Style, printable
     from dflash_vectors.verdict import DAMAGED, FAILED, UNSUPPORTED
 
@@ -178,4 +217,5 @@ def expect_passed(bench: Bench, spec: str, entry: Any) -> None:
     if result.status == FAILED:
         if result.difference is not None:
             pytest.xfail(f"{result.difference.verdict} difference: {result.difference.why}")
-        raise VectorFailure(failure(column, result, str(default_folder()), Style()))
+        told = clause_lines(result.clause, Style()), failure(column, result, str(default_folder()), Style(), alone=True)
+        raise VectorFailure("\n".join((*told[0], told[1])), f"breaks {result.clause}: {one_line(result)}")

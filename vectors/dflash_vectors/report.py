@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from dflash_spec.errors import TensorFileError
@@ -16,7 +18,16 @@ from dflash_vectors.style import Style
 from dflash_vectors.table import CHAPTERS
 from dflash_vectors.verdict import FAILED, PASSED, Column, Divergence, Element, Result, Run, digits
 
-LikelyFaults = Callable[[GoldenCase, Answer], Sequence[str]]
+
+class Guess(NamedTuple):
+    """A known fault that gives the output at hand, what there is to say about it, and the clauses that it breaks."""
+
+    name: str
+    text: str
+    clauses: tuple[str, ...]
+
+
+LikelyFaults = Callable[[GoldenCase, Answer], Sequence[Guess]]
 
 IN_FULL = 3  # diverging tensors of a vector that are told; the others are counted
 MANY = 3  # vectors that fail for one and the same reason are told together from here on
@@ -46,15 +57,16 @@ def failures(run: Run, style: Style, likely: LikelyFaults | None = None, load: L
         for result in sorted(left, key=lambda r: (r.entry.size, r.entry.id)):
             if result.entry.id not in following:
                 groups.setdefault((result.clause, result.entry.op.name), []).append(result)
-        ranks = clause_ranks(column, [result for same in groups.values() for result in same])
+        guesses = {group: _guesses(likely, same[0], load) for group, same in groups.items()}
+        ranks = clause_ranks(column, [result for same in groups.values() for result in same], guesses.values())
         previous = ""
         for clause, op in sorted(groups, key=lambda group: (ranks[group[0]], group)):
             first, *others = groups[clause, op]
-            blocks += ["\n".join(_clause_lines(clause, style))] if clause != previous else []
+            blocks += ["\n".join(clause_lines(clause, style))] if clause != previous else []
             previous = clause
-            blocks.append(failure(column, first, run.folder, style, likely, load))
+            blocks.append(failure(column, first, run.folder, style, guesses[clause, op], load))
             if others:
-                blocks.append("\n".join(style.clip(f"    also       {_one_line(other)}") for other in others))
+                blocks.append("\n".join(style.clip(f"    also       {one_line(other)}") for other in others))
         if followers:
             names = ", ".join(result.entry.id for result in followers)
             blocks.append("\n".join(style.wrap("  ", f"also fails these composites, which follow from it: {names}")))
@@ -65,14 +77,19 @@ def _singles(results: Iterable[Result]) -> list[Result]:
     return [result for result in results if not result.entry.op.composite]
 
 
-def clause_ranks(column: Column, failed: Sequence[Result]) -> Mapping[str, tuple[bool, float, int, str]]:
+def clause_ranks(
+    column: Column, failed: Sequence[Result], guesses: Iterable[Sequence[Guess]] = ()
+) -> Mapping[str, tuple[bool, bool, float, int, str]]:
     """Sorts the clauses that `failed` blames: what is most likely broken itself comes first.
 
-    That is a clause which single ops blame; then the one with the most failures times the share of its own vectors,
-    those that name it first, that fails (a share alone favours clauses with one vector: over the known faults it opens
-    with a wrong clause in 35 of 407 cases, this product in 26); then the one that comes first in a round.
+    That is a clause which single ops blame; then one of the known fault that explains more groups of failures than any
+    other, `guesses` being those of each group; then the one with the most failures times the share of its own vectors,
+    those that name it first, that fails (a share alone favours clauses with one vector: over the known faults, and
+    without guesses, it opens with a wrong clause in 35 of 407 cases, this product in 26); then the one that comes first
+    in a round.
     """
     by_singles = {result.clause for result in _singles(failed)}
+    suspected = _suspected(guesses)
     ranks = {}
     for clause in {result.clause for result in failed}:
         ran = [result for result in column.of(PASSED, FAILED) if result.entry.clauses[0] == clause]
@@ -80,8 +97,17 @@ def clause_ranks(column: Column, failed: Sequence[Result]) -> Mapping[str, tuple
         count = sum(result.status == FAILED for result in own)
         chapter = clause.partition("-")[0]
         place = CHAPTERS.index(chapter) if chapter in CHAPTERS else len(CHAPTERS)
-        ranks[clause] = (clause not in by_singles, -count * count / max(1, len(own)), place, clause)
+        ranks[clause] = (
+            clause not in by_singles, clause not in suspected, -count * count / max(1, len(own)), place, clause
+        )  # fmt: skip
     return ranks
+
+
+def _suspected(guesses: Iterable[Sequence[Guess]]) -> set[str]:
+    """The clauses of the faults that explain the most groups."""
+    explained = Counter(guess for group in guesses for guess in group)
+    most = max(explained.values(), default=0)
+    return {clause for guess, groups in explained.items() if groups == most for clause in guess.clauses}
 
 
 def _by_reason(failed: list[Result]) -> list[list[Result]]:
@@ -104,7 +130,8 @@ def _unanswered_lines(column: Column, same: list[Result], folder: str, style: St
     yield style.paint("    reproduce  ", "dim") + _command(column, first, folder)
 
 
-def _clause_lines(clause: str, style: Style) -> Iterator[str]:
+def clause_lines(clause: str, style: Style) -> Iterator[str]:
+    """A clause's sentence, what goes wrong without it, and its source."""
     body = load_clauses()[clause]
     yield from style.wrap(f"{clause}  ", body.statement, "red")
     indent = " " * (len(clause) + 2)
@@ -114,9 +141,12 @@ def _clause_lines(clause: str, style: Style) -> Iterator[str]:
 
 def failure(
     column: Column, result: Result, folder: str, style: Style,
-    likely: LikelyFaults | None = None, load: Loader = load_case,
+    guesses: Sequence[Guess] = (), load: Loader = load_case, alone: bool = False,
 ) -> str:  # fmt: skip
-    """One failed vector: what diverges first, by how much, what it looks like, and how to see it again."""
+    """One failed vector: what diverges first, by how much, what it looks like, and how to see it again.
+
+    `alone` says that it was not compared with others, so that it is no smallest one.
+    """
     lines = [f"  {style.paint(result.entry.id, 'bold')}  op {result.entry.op.name}"]
     try:
         case = load(result.entry)
@@ -135,20 +165,23 @@ def failure(
     stages = [item.label for item in case.expected if item.role == "stages"]
     if answer is not None and stages and not any(label in answer.tensors for label in stages):
         lines += style.wrap("    hint       ", f"answer {', '.join(stages)} too, to see where it begins", "dim")
-    for guess in _guesses(likely, case, answer):
-        lines += style.wrap("    looks like ", guess, "yellow")
+    for guess in guesses:
+        lines += style.wrap("    looks like ", guess.text, "yellow")
     lines.append(style.paint("    reproduce  ", "dim") + _command(column, result, folder))
-    return "\n".join([*lines, *_contents(case, result, style)])
+    title = "the vector:" if alone else f"the smallest failing vector of {result.clause}:"
+    return "\n".join([*lines, style.paint(f"    {title}", "dim"), *_contents(case, result, style)])
 
 
-def _guesses(likely: LikelyFaults | None, case: GoldenCase, answer: Answer | None) -> Sequence[str]:
+def _guesses(likely: LikelyFaults | None, result: Result, load: Loader) -> Sequence[Guess]:
     """What the output looks like. A guess that goes wrong is told, because a report must not be lost over it."""
-    if likely is None or answer is None:
+    if likely is None or result.answer is None:
         return ()
     try:
-        return likely(case, answer)
+        return likely(load(result.entry), result.answer)
+    except TensorFileError:  # `failure` tells it
+        return ()
     except Exception as error:
-        return (f"no guess: {type(error).__name__}: {error}",)
+        return (Guess("", f"no guess: {type(error).__name__}: {error}", ()),)
 
 
 def _command(column: Column, result: Result, folder: str) -> str:
@@ -188,7 +221,8 @@ def _element_lines(element: Element) -> Iterator[str]:
         yield f"{indent}distance {', '.join(distances)}"
 
 
-def _one_line(result: Result) -> str:
+def one_line(result: Result) -> str:
+    """The first difference of a failed vector."""
     if result.reason:
         return f"{result.entry.id}: {result.reason}"
     first = result.divergences[0]
@@ -209,7 +243,6 @@ def _contents(case: GoldenCase, result: Result, style: Style) -> Iterator[str]:
     hidden = len(rows) - room + 1 if len(rows) > room else 0
     rows = rows[: len(rows) - hidden]
     names = max(len(name) for name, _ in (*rows, *shown))
-    yield style.paint(f"    the smallest failing vector of {result.clause}:", "dim")
     for name, tensor in rows:
         yield _row(f"{name:<{names}}", tensor, (), style)
     for name, tensor in shown:
