@@ -57,7 +57,8 @@ def test_the_plug_in_is_installed() -> None:
 
 
 def test_each_vector_is_a_test_and_the_own_tests_are_left_out(repository: Path, vectors: Any) -> None:
-    done = pytest_in(repository, "-m", "conformance", "--implementation", "python:my_port:create", "--profile", "zlab")
+    words = ("-m", "conformance", "--implementation", "python:my_port:create", "--profile", "zlab")
+    done = pytest_in(repository, *words, COLUMNS="200")  # pytest cuts the summary's lines to the terminal
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 1 passed, 2 skipped, 1 deselected" in done.stdout
     assert f"PASSED ::python:my_port:create::{vectors.GREEDY}" in done.stdout
@@ -65,7 +66,7 @@ def test_each_vector_is_a_test_and_the_own_tests_are_left_out(repository: Path, 
     assert "TAP-002  Slice k of the features" in done.stdout
     assert "diverges   first at out.features[0, 0], 8 of 8 wrong" in done.stdout
     assert (
-        f"FAILED ::python:my_port:create::{vectors.TAP} - breaks TAP-001: {vectors.TAP}: out.features[0, 0]"
+        f"FAILED ::python:my_port:create::{vectors.TAP} - breaks TAP-002: {vectors.TAP}: out.features[0, 0]"
         in done.stdout
     )
     assert "smallest failing vector" not in done.stdout
