@@ -52,6 +52,8 @@ def extent(drafts: int, remaining: int, capacity: int, frontier: Position, profi
         raise RequestError(f"block.extent: drafts {drafts} and remaining {remaining}, expected both to be at least 1")
     if profile.axes["extent"] == "remaining":
         return Extent(extent_of_budget(drafts, remaining))
+    if profile.axes["extent"] == "block":
+        return Extent(extent_of_block(drafts))
     return Extent(extent_of_capacity(drafts, remaining, capacity, frontier))
 
 
@@ -71,6 +73,15 @@ def extent_of_budget(drafts: int, remaining: int) -> int:
     Source: dflash 0.1.0 dflash_generate.
     """
     return min(drafts, remaining)
+
+
+def extent_of_block(drafts: int) -> int:
+    """The whole block, whatever remains of the budget; what is too much is dropped at the end.
+
+    Clause: BLK-010
+    Source: z-lab/dflash@44947fb dflash/model.py.
+    """
+    return drafts
 
 
 def inputs(anchor: TokenId, mask_id: TokenId, frontier: Position, drafts: int, extent: int, profile: Profile) -> Inputs:
@@ -152,9 +163,9 @@ def verify_inputs(anchor: TokenId, proposals: Array, frontier: Position, extent:
     _check_extent("block.verify_inputs", extent, len(proposals))
     ids = np.concatenate([[anchor], proposals[:extent]]).astype(np.int64)
     positions = frontier + np.arange(extent + 1)
-    if profile.axes["extent"] == "remaining":
-        return VerifyInputs(ids, positions)
-    return dead_columns(ids, positions, len(proposals) + 1)
+    if profile.axes["extent"] == "remaining_minus_one":
+        return dead_columns(ids, positions, len(proposals) + 1)
+    return VerifyInputs(ids, positions)
 
 
 def dead_columns(ids: Array, positions: Array, width: int) -> VerifyInputs:

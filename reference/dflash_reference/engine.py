@@ -7,15 +7,32 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from dflash_spec.config import draft_count, read_draft_config, read_target_config
+from dflash_spec.config import draft_count
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import block, commit, context, draft, draft2, law, processing, request, rng
+from dflash_reference import block, commit, context, draft, draft2, law, penalties, processing, request, rng
 from dflash_reference import target as target_model
-from dflash_reference.models import Draft, Draft2, Target, draft_of
+from dflash_reference.models import Draft, Draft2, Target
 from dflash_reference.names import Position, TokenId
 from dflash_reference.request import Request, Settings
+
+
+class Drawn(NamedTuple):
+    """A DFlash proposal whose tokens were drawn: candidates [P, V] are all ids, and q [P, V] is their law in F32.
+
+    The rest as in draft.Proposal.
+    """
+
+    layers: tuple[Array, ...]
+    hidden: Array
+    logits: Array
+    proposals: Array
+    candidates: Array
+    q: Array
+
+
+Proposal = draft.Proposal | draft2.Proposal | Drawn
 
 
 @dataclass(frozen=True)
@@ -31,7 +48,7 @@ class Round:
     extent: int
     features: Array
     c: Array
-    proposal: draft.Proposal | draft2.Proposal | None
+    proposal: Proposal | None
     target_logits: Array
     accepted: int
     licensed: Array
@@ -46,14 +63,6 @@ class Generation(NamedTuple):
     proposals: list[list[TokenId]]
 
 
-class Generate(NamedTuple):
-    """proposals: [rounds, K] int64, those that were verified, then -1. tokens: [N]. accepted: [rounds]."""
-
-    proposals: Array
-    tokens: Array
-    accepted: Array
-
-
 def generate(
     target: Target, draft_model: Draft, prompt: Sequence[int] | Array, settings: Settings, profile: Profile,
     record: Callable[[Round], None] | None = None,
@@ -61,8 +70,8 @@ def generate(
     """Serve one request of token ids `prompt`, speculatively; `record` is called with each round as it ends.
 
     Tokens stand at positions that both models have: the capacity is the smaller of their position counts.
-    Raises RequestError for a bad argument, ConfigError for a draft count that the profile refuses, TensorError
-    where target and draft do not fit, and UnsupportedError where the profile samples its proposals.
+    Raises RequestError for a bad argument, ConfigError for a draft count that the profile refuses, and TensorError
+    where target and draft do not fit, or where a row of logits cannot be sampled.
     """
     request.check_pair(target, draft_model)
     drafts = draft_count(profile, draft_model.config.block_size, settings.drafts)
@@ -94,7 +103,7 @@ def first_token(state: Request, taps: Sequence[int]) -> Array:
     done = target_model.prefill(state.target, state.cache, ids, chunks, taps, state.profile)
     key = rng.plain_keys(len(ids), state.frontier, state.profile).prefill
     state.anchor = choose(state, logits_of(state, done.residuals[-1][-1:]), key)
-    state.keep(np.array([state.anchor]))
+    state.keep(np.array([state.anchor]), own_law=True)
     return done.features
 
 
@@ -112,24 +121,41 @@ def play_round(
     logits = logits_of(state, residuals[-1])
     accepted, licensed = judge(state, proposals, logits, proposal)
     licensed = licensed[: accepted + 1]
-    kept = state.keep(licensed)
+    kept = state.keep(licensed, has_law(proposal))
     state.advance(commit.commit(anchor, licensed, kept, frontier, state.cache.length, profile))
     captured = target_model.captured(state.target, residuals, model.config.taps, profile)
     round_ = Round(frontier, anchor, extent, pending.features, c, proposal, logits, accepted, licensed, kept)
     return round_, commit.pending(captured, frontier, kept, profile)
 
 
-def propose(
-    state: Request, model: Draft, rows: context.Context, drafts: int, extent: int
-) -> draft.Proposal | draft2.Proposal:
+def propose(state: Request, model: Draft, rows: context.Context, drafts: int, extent: int) -> Proposal:
     """The proposals of one block, by the draft's own kind, of which the first `extent` will be verified."""
     given = state.target.embedding, target_model.head(state.target), state.anchor, state.frontier, drafts, extent
-    if not isinstance(model, Draft2):
-        return draft.propose(model, rows, *given, state.public, state.profile)
-    u = np.zeros(drafts)
-    if state.settings.temperature > 0:
-        u = state.uniforms(rng.proposal_keys(state.frontier, drafts, state.profile).keys)
-    return draft2.propose(model, rows, *given, state.public, state.settings.temperature, u, state.profile)
+    greedy = processing.is_greedy(state.settings.temperature, state.profile)
+    if isinstance(model, Draft2):
+        temperature = 0.0 if greedy else state.settings.temperature
+        u = np.zeros(drafts) if greedy else proposal_uniforms(state, drafts)
+        return draft2.propose(model, rows, *given, state.public, temperature, u, state.profile)
+    done = draft.propose(model, rows, *given, state.public, state.profile)
+    return done if greedy or state.profile.axes["proposal"] == "argmax" else draw_proposals(state, done)
+
+
+def draw_proposals(state: Request, done: draft.Proposal) -> Drawn:
+    """The proposals of a DFlash block drawn anew, each from its own row, filtered as the request asks for."""
+    asked, rows = state.settings, processing.public_columns(done.logits, state.public)
+    own = asked.temperature, asked.top_k, asked.top_p, proposal_uniforms(state, len(rows))
+    proposals, q = processing.propose(rows, *own, state.profile)
+    return Drawn(done.layers, done.hidden, done.logits, proposals, np.tile(np.arange(q.shape[1]), (len(q), 1)), q)
+
+
+def proposal_uniforms(state: Request, count: int) -> Array:
+    """The uniforms of the first `count` proposals of a block."""
+    return state.uniforms(rng.proposal_keys(state.frontier, count, state.profile).keys)
+
+
+def has_law(proposal: Proposal | None) -> bool:
+    """Whether the tokens of a proposal have a law of their own, and are not each certain."""
+    return isinstance(proposal, draft2.Proposal | Drawn)
 
 
 def catch_up(model: Draft, rows: context.Context, pending: commit.Pending, profile: Profile) -> Array:
@@ -147,33 +173,61 @@ def logits_of(state: Request, x: Array) -> Array:
     return target_model.logits(x, target.norm, target_model.head(target), target.config.eps, state.profile).logits
 
 
+def adjusted(state: Request, logits: Array, proposals: Array) -> Array:
+    """What is sampled of the target's logits [P + 1, V] of a pass that verifies proposals [P], [P + 1, V].
+
+    Masks and counts of a row are those of plain decoding after the proposals before it.
+    """
+    profile, unused = state.profile, logits.shape[1] - state.public
+    allowed = np.pad(state.allowed_after(proposals), ((0, 0), (0, unused)))
+    overlay = penalties.overlay(state.anchor, proposals, profile).overlay
+    fined = state.settings.presence, state.settings.frequency
+    counts = np.pad(state.counts, (0, unused))
+    return penalties.adjust(logits, state.public, allowed, counts, overlay, *fined, profile).adjusted
+
+
+def distribution(state: Request, rows: Array) -> processing.Filtered:
+    """What the request's temperature and filters make of adjusted logits [R, V]."""
+    asked = state.settings
+    return processing.filtered(rows, asked.temperature, asked.top_k, asked.min_p, asked.top_p, state.profile)
+
+
 def choose(state: Request, logits: Array, key: Array) -> TokenId:
     """The target's own next token after logits [1, V]; `key` [3] is that of the draw, if there is one."""
-    temperature, profile = state.settings.temperature, state.profile
-    if not temperature > 0:
-        return TokenId(int(processing.greedy(logits, state.public, profile).tokens[0]))
-    support, p = processing.distribution(logits, temperature, state.public, profile)
-    return TokenId(int(processing.draw(support, p, state.uniforms(key[np.newaxis]), profile).tokens[0]))
+    rows = adjusted(state, logits, np.zeros(0, dtype=np.int64))
+    choice = processing.choose(rows, state.settings.temperature, state.profile)
+    if choice.greedy:
+        return TokenId(int(choice.tokens[0]))
+    law_ = distribution(state, rows)
+    return TokenId(int(processing.draw(law_.support, law_.p, state.uniforms(key[np.newaxis]), state.profile).tokens[0]))
 
 
-def judge(
-    state: Request, proposals: Array, logits: Array, proposal: draft.Proposal | draft2.Proposal | None
-) -> law.Verdict:
-    """The verdict on proposals [P] by the target's logits [P + 1, V] at the request's temperature.
+def judge(state: Request, proposals: Array, logits: Array, proposal: Proposal | None) -> law.Verdict:
+    """The verdict on proposals [P] by the target's logits [P + 1, V] as the request asks for.
 
     Where `proposal` has a law of its own, it is this law that is corrected.
     """
-    temperature, profile, frontier, extent = state.settings.temperature, state.profile, state.frontier, len(proposals)
-    if not temperature > 0:
-        return law.greedy(proposals, processing.greedy(logits, state.public, profile).tokens, profile)
-    support, p = processing.distribution(logits, temperature, state.public, profile)
+    profile, frontier, extent = state.profile, state.frontier, len(proposals)
+    rows = adjusted(state, logits, proposals)
+    choice = processing.choose(rows, state.settings.temperature, profile)
+    if choice.greedy:
+        return law.greedy(proposals, choice.tokens, profile)
+    support, p = distribution(state, rows)[2:]
+    if profile.axes["accept_test"] == "match":
+        return law.match(proposals, support, p, match_uniforms(state, extent + 1), profile)
     u_accept = state.uniforms(rng.round_keys(frontier, extent, extent, profile).accept)
-    if isinstance(proposal, draft2.Proposal):
+    if isinstance(proposal, draft2.Proposal | Drawn):
         drawn = proposals, proposal.candidates[:extent], proposal.q[:extent], support, p, u_accept
         accepted = law.accepted_sparse(*drawn, profile)
         return law.sparse(*drawn, terminal_uniform(state, extent, accepted), profile)
     accepted = law.accepted_one_hot(proposals, support, p, u_accept)
     return law.one_hot(proposals, support, p, u_accept, terminal_uniform(state, extent, accepted), profile)
+
+
+def match_uniforms(state: Request, rows: int) -> Array:
+    """The uniforms of the target's own draw in each of `rows` rows: those that plain steps at their positions take."""
+    steps = [rng.plain_keys(len(state.prompt), state.frontier + row, state.profile).decode for row in range(rows)]
+    return state.uniforms(np.stack(steps))
 
 
 def terminal_uniform(state: Request, extent: int, accepted: int) -> float:
@@ -194,21 +248,6 @@ def decode_plain(target: Target, prompt: Sequence[int] | Array, settings: Settin
         residuals = target_model.extend(target, state.cache, np.array([state.anchor]), profile)
         key = rng.plain_keys(len(state.prompt), state.frontier, profile).decode
         licensed = np.array([choose(state, logits_of(state, residuals[-1]), key)])
-        kept = state.keep(licensed)
+        kept = state.keep(licensed, own_law=True)
         state.advance(commit.commit(state.anchor, licensed, kept, state.frontier, state.cache.length, profile))
     return state.tokens
-
-
-def generate_op(
-    target_config: Array, draft_config: Array, target: dict[str, Array], draft: dict[str, Array], prompt: Array,
-    drafts: int, max_new: int, stop_ids: Array, public: int, temperature: float, seed: int, profile: Profile,
-) -> Generate:  # fmt: skip
-    """The op engine.generate: configs as U8 texts, weights by published name, prompt [T] and stop_ids [E] token ids."""
-    config = read_target_config(target_config.astype(np.uint8).tobytes())
-    model = draft_of(read_draft_config(draft_config.astype(np.uint8).tobytes(), profile, config), draft)
-    settings = Settings(drafts, max_new, tuple(stop_ids.tolist()), public, temperature, seed)
-    done = generate(Target(config, target), model, prompt.tolist(), settings, profile)
-    proposals = np.full((len(done.accepted), drafts), -1)
-    for row, ids in zip(proposals, done.proposals, strict=True):
-        row[: len(ids)] = ids
-    return Generate(proposals, np.array(done.tokens), np.array(done.accepted, dtype=np.int64))

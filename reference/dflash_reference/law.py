@@ -63,10 +63,11 @@ def one_hot(proposals: Array, support: Array, p: Array, u_accept: Array, u_termi
     """The verdict on proposals [P] that are certain, given support and p [P + 1, S] and the uniforms of the round.
 
     p and the uniforms may be float64 or Fraction. Raises TensorError unless there is one row more than proposals
-    and one accept uniform for each.
+    and one accept uniform for each, and for a NaN in the row that the terminal token is drawn from.
     """
     _check_rows("law.one_hot", proposals, p)
     accepted = accepted_one_hot(proposals, support, p, u_accept)
+    processing.drawable(f"law.one_hot: p[{accepted}]", p[accepted])
     if accepted == len(proposals):
         terminal = bonus(support[accepted], p[accepted], u_terminal)
     else:
@@ -81,16 +82,33 @@ def sparse(
 ) -> Verdict:  # fmt: skip
     """The verdict on proposals [P] that were drawn from q over candidates, both [P, C]; the rest as in one_hot.
 
-    Raises TensorError unless there is one row more than proposals and one accept uniform for each.
+    Raises TensorError as one_hot does, and for a NaN in the q that is subtracted.
     """
     _check_rows("law.sparse", proposals, p)
     accepted = accepted_sparse(proposals, candidates, q, support, p, u_accept, profile)
+    processing.drawable(f"law.sparse: p[{accepted}]", p[accepted])
     if accepted == len(proposals):
         terminal = bonus(support[accepted], p[accepted], u_terminal)
     else:
+        processing.drawable(f"law.sparse: q[{accepted}]", q[accepted])
         drawn = candidates[accepted], q[accepted]
         terminal = sparse_correction(*drawn, support[accepted], p[accepted], u_terminal, profile)
     return Verdict(accepted, licensed_row(proposals, accepted, terminal))
+
+
+def match(proposals: Array, support: Array, p: Array, u: Array, profile: Profile) -> Verdict:
+    """The verdict on proposals [P], however they came about, by a draw of the target from each of its P + 1 rows.
+
+    support and p are [P + 1, S], u [P + 1]. Raises TensorError unless there is one row and one uniform more than
+    proposals, and for a NaN in a row that is drawn from.
+
+    Clause: LAW-012
+    Source: z-lab/dflash@44947fb dflash/model.py.
+    """
+    _check_rows("law.match", proposals, p)
+    if len(u) != len(p):
+        raise TensorError(f"law.match: {len(u)} uniforms, expected {len(p)}, one per row")
+    return greedy(proposals, processing.draw(support, p, u, profile).tokens, profile)
 
 
 def accepted_one_hot(proposals: Array, support: Array, p: Array, u_accept: Array) -> int:

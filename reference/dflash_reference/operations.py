@@ -19,16 +19,17 @@ from dflash_reference import (
     conv,
     draft,
     draft2,
-    engine,
     head,
     law,
     layer,
     mask,
     num,
+    penalties,
     processing,
     ring,
     rng,
     selector,
+    serving,
     tap,
 )
 from dflash_reference import target as target_model
@@ -69,7 +70,7 @@ PLACES: dict[str, tuple[ModuleType, str]] = {
     "target.attention": (target_model, "attention"),
     "target.logits": (target_model, "logits"),
     "target.forward": (target_model, "forward"),
-    "engine.generate": (engine, "generate_op"),
+    "engine.generate": (serving, "generate"),
     "conv.prepare": (conv, "prepare"),
     "conv.finish": (conv, "finish"),
     "context.materialize": (ring, "materialize"),
@@ -84,6 +85,15 @@ PLACES: dict[str, tuple[ModuleType, str]] = {
     "draft2.block": (draft2, "block"),
     "block.dflash2_inputs": (block, "dflash2_inputs"),
     "rng.proposal_keys": (rng, "proposal_keys"),
+    "rng.batch_uniforms": (rng, "batch_uniforms"),
+    "proc.adjust": (penalties, "adjust"),
+    "proc.overlay": (penalties, "overlay"),
+    "proc.count": (penalties, "count"),
+    "proc.choose": (processing, "choose"),
+    "proc.filter": (processing, "filtered"),
+    "proc.propose": (processing, "propose"),
+    "law.match": (law, "match"),
+    "engine.sample": (serving, "sample"),
 }
 """Where each op's function stands. It is looked up at every call, so that a patched module is obeyed."""
 

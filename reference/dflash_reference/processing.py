@@ -1,4 +1,4 @@
-"""The target's side of sampling: its processed distribution, its argmax, and the draw."""
+"""The target's side of sampling: the rows that can be sampled, their argmax, their distribution, and the draw."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from dflash_spec.errors import RequestError, TensorError
+from dflash_spec.errors import RequestError, TensorError, UnsupportedError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import arguments, elementary, num
+from dflash_reference import arguments, elementary, filters, num
 
 
 class Distribution(NamedTuple):
@@ -26,27 +26,61 @@ class Greedy(NamedTuple):
     tokens: Array
 
 
+class Choice(NamedTuple):
+    """greedy: 1 where the request decodes greedily, else 0. tokens: [N] int64, -1 where it does not."""
+
+    greedy: int
+    tokens: Array
+
+
+class Filtered(NamedTuple):
+    """weights: [N, S], represented in F32, and kept: [N] int64, before min-p and top-p, and how many these leave.
+
+    support and p as in Distribution.
+    """
+
+    weights: Array
+    kept: Array
+    support: Array
+    p: Array
+
+
 class Draw(NamedTuple):
     """tokens: [N] int64."""
 
     tokens: Array
 
 
+class Proposals(NamedTuple):
+    """proposals: [K] int64. q: [K, V], represented in F32."""
+
+    proposals: Array
+    q: Array
+
+
 def public_columns(logits: Array, public: int) -> Array:
     """The logits [N, public] of the ids that take part, of [N, V].
 
-    Raises TensorError unless 1 <= public <= V and each row has a finite logit and no NaN or +infinity.
+    Raises TensorError unless 1 <= public <= V and each row can be sampled.
 
     Clause: PROC-001
     Source: Infernix include/infernix/ops/sampling.h.
     """
     if not 1 <= public <= logits.shape[1]:
         raise TensorError(f"public is {public}, expected 1 to {logits.shape[1]}, the columns of the logits")
-    kept = logits[:, :public]
-    for row, largest in enumerate(kept.max(axis=1)):
+    return sampleable(logits[:, :public])
+
+
+def sampleable(rows: Array) -> Array:
+    """The rows [N, V] as they are. Raises TensorError unless each has a finite logit and no NaN or +infinity.
+
+    Clause: PROC-022
+    Source: Infernix include/infernix/ops/sampling.h; vllm-project/vllm pull 50183; avifenesh/memra issue 87.
+    """
+    for row, largest in enumerate(rows.max(axis=1)):
         if not np.isfinite(largest):
             raise TensorError(f"logits row {row}: the largest is {largest}, expected a finite number")
-    return kept
+    return rows
 
 
 def greedy(logits: Array, public: int, profile: Profile) -> Greedy:
@@ -57,6 +91,33 @@ def greedy(logits: Array, public: int, profile: Profile) -> Greedy:
     """
     rows = public_columns(logits, public)
     return Greedy(np.argmax(rows == rows.max(axis=1, keepdims=True), axis=1))
+
+
+def choose(adjusted: Array, temperature: float, profile: Profile) -> Choice:
+    """Whether the request decodes greedily, and its tokens if so, by adjusted logits [N, V].
+
+    Raises RequestError for a temperature that the profile does not have, and TensorError as `sampleable` does.
+
+    Clause: PROC-010
+    Source: Infernix include/infernix/ops/sampling.h.
+    """
+    sampleable(adjusted)
+    if is_greedy(temperature, profile):
+        return Choice(1, greedy(adjusted, adjusted.shape[1], profile).tokens)
+    return Choice(0, np.full(len(adjusted), -1))
+
+
+def is_greedy(temperature: float, profile: Profile) -> bool:
+    """Whether nothing is drawn at this temperature: at 0 and below it, or below a threshold of the profile's own.
+
+    Raises RequestError for NaN, and for a negative temperature where the profile has none.
+
+    Clause: PROC-021
+    Source: z-lab/dflash@44947fb dflash/model.py.
+    """
+    arguments.known_temperature(temperature, profile)
+    threshold = profile.axes["greedy_below"]
+    return bool(temperature < threshold if threshold else temperature <= 0)
 
 
 def capped(rows: Array, cap: int) -> Array:
@@ -79,21 +140,59 @@ def tempered(logits: Array, temperature: float) -> Array:
 
 
 def distribution(logits: Array, temperature: float, public: int, profile: Profile) -> Distribution:
-    """The distribution of each row of logits [N, V] at a temperature above 0.
+    """The distribution of each row of logits [N, V] at a temperature above 0, without filters.
 
     With a sampling cap the support is in rank order; without one it is every public id in ascending order.
     Raises RequestError for another temperature, and for one that is not a normal number of F32.
     """
-    if not temperature > 0:
-        raise RequestError(f"proc.distribution: temperature {temperature}, expected a number above 0")
+    done = filtered(public_columns(logits, public), temperature, 0, 0.0, 1.0, profile)
+    return Distribution(done.support, done.p)
+
+
+def filtered(adjusted: Array, temperature: float, top_k: int, min_p: float, top_p: float, profile: Profile) -> Filtered:
+    """The op proc.filter: what the filters leave of each row of adjusted logits [N, V] at a temperature above 0.
+
+    Minus infinity is no candidate. Raises RequestError for a temperature or filter that the profile does not have,
+    and TensorError as `sampleable` does.
+    """
+    if not temperature > 0 or is_greedy(temperature, profile):
+        raise RequestError(f"temperature {temperature}, expected a number above 0 at which {profile.name} draws")
     arguments.temperature(temperature)
-    rows = public_columns(logits, public)
-    cap = profile.axes["sampling_cap"]
-    support = capped(rows, cap) if cap else np.tile(np.arange(public), (len(rows), 1))
-    chosen = np.take_along_axis(rows, support, axis=1)
-    powers = tempered(chosen, temperature)
-    p = num.round_to(powers / num.sum_last(powers)[:, np.newaxis], "F32")
-    return Distribution(np.where(np.isneginf(chosen), -1, support) if cap else support, p)
+    arguments.filters(top_k, min_p, top_p, profile)
+    rows = sampleable(adjusted)
+    ranks = capped(rows, filters.size(top_k, rows.shape[1], profile))
+    chosen = np.take_along_axis(rows, ranks, axis=1)
+    weights = tempered(chosen, temperature)
+    finite = np.isfinite(chosen).sum(axis=1)
+    kept = np.array([filters.kept(row[:n], min_p, top_p) for row, n in zip(weights, finite, strict=True)])
+    inside = np.arange(weights.shape[1]) < kept[:, np.newaxis]
+    support, left = np.where(inside, ranks, -1), np.where(inside, weights, 0.0)
+    if not profile.axes["sampling_cap"]:
+        support = np.tile(np.arange(rows.shape[1]), (len(rows), 1))
+        weights, left = by_id(weights, ranks, rows.shape), by_id(left, ranks, rows.shape)
+    p = num.round_to(filters.renormalised(left), "F32")
+    return Filtered(num.round_to(weights, "F32"), kept, support, p)
+
+
+def by_id(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+    """Values [N, S] at their ids [N, S] of rows of the given shape [N, V], 0 at the others."""
+    spread = np.zeros(shape)
+    np.put_along_axis(spread, ids, values, axis=1)
+    return spread
+
+
+def propose(logits: Array, temperature: float, top_k: int, top_p: float, u: Array, profile: Profile) -> Proposals:
+    """The op proc.propose: a token of each of the draft's rows [K, V], and the law that drew it.
+
+    Raises UnsupportedError where the profile's proposals are no draws, and what `filtered` raises.
+
+    Clause: PROC-020
+    Source: dflash 0.1.0 dflash_generate; huggingface/transformers issue 47932.
+    """
+    if profile.axes["proposal"] != "sampled":
+        raise UnsupportedError(f"proc.propose: profile {profile.name} proposes by {profile.axes['proposal']!r}")
+    done = filtered(logits, temperature, top_k, 0.0, top_p, profile)
+    return Proposals(draw(done.support, done.p, u, profile).tokens, done.p)
 
 
 def rank(weights: Sequence[Any], goal: Any) -> int:
@@ -115,6 +214,24 @@ def rank(weights: Sequence[Any], goal: Any) -> int:
     return last
 
 
+def drawable(where: str, p: Sequence[Any]) -> None:
+    """Raise TensorError for a row of probabilities [S] that holds a NaN, before anything is drawn from it.
+
+    Comparisons take care of acceptance: no uniform is below NaN.
+
+    Clause: LAW-013
+    Source: vllm-project/vllm pull 50183; avifenesh/memra issue 87.
+    """
+    for index, weight in enumerate(p):
+        if weight != weight:
+            raise TensorError(f"{where}: probability {index} is NaN, expected a number")
+
+
 def draw(support: Array, p: Array, u: Array, profile: Profile) -> Draw:
-    """One token per row from support [N, S] with probabilities p [N, S] and uniforms u [N]."""
+    """One token per row from support [N, S] with probabilities p [N, S] and uniforms u [N].
+
+    Raises TensorError for a row that holds a NaN or nothing above 0.
+    """
+    for row, weights in enumerate(p):
+        drawable(f"proc.draw: row {row}", weights)
     return Draw(np.array([ids[rank(row, goal)] for ids, row, goal in zip(support, p, u, strict=True)], dtype=np.int64))

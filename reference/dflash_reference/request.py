@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from dflash_spec.errors import RequestError, TensorError, UnsupportedError
+from dflash_spec.errors import RequestError, TensorError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import arguments, commit, rng
+from dflash_reference import arguments, commit, penalties, rng
 from dflash_reference.models import Draft, Target
 from dflash_reference.names import Position, TokenId
 from dflash_reference.target import Cache
@@ -24,6 +24,10 @@ class Settings:
     table; `chunks` are the lengths of the prefill's chunks, empty for one chunk. At temperature 0 decoding is greedy
     and `seed` is not used; another temperature counts by its F32 value, which must be a normal number. Integers and
     the temperature may be NumPy scalars, and `stop_ids` and `chunks` integer arrays.
+
+    Filters and penalties are as in the profile, whose defaults here are none. `allowed` is 1 for each of the public
+    ids that may be emitted, None for all; `grammar` gets the tokens that come before a row, those emitted and then
+    the block's proposals before it, and returns such a mask for this row, which is joined to `allowed`.
     """
 
     drafts: int | None
@@ -33,6 +37,13 @@ class Settings:
     temperature: float = 0.0
     seed: int = 0
     chunks: tuple[int, ...] = ()
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    allowed: Array | None = None
+    grammar: Callable[[Sequence[TokenId]], Array] | None = None
 
 
 class Request:
@@ -53,13 +64,14 @@ class Request:
             raise RequestError(
                 f"prompt of {len(self.prompt)} tokens, expected 1 to {capacity}, the positions there are"
             )
-        self.settings = _checked(settings, self.public, len(self.prompt))
-        _check_policy(self.settings, profile)
+        self.settings = _checked(settings, self.public, len(self.prompt), profile)
+        self.allowed = arguments.mask("allowed", self.settings.allowed, self.public)
         self.budget = min(self.settings.max_new, capacity - len(self.prompt) + 1)
         self.cache = Cache(target.config)
         self.frontier = Position(len(self.prompt))
         self.anchor = TokenId(-1)
         self.tokens: list[TokenId] = []
+        self.counts = np.zeros(self.public, dtype=np.int64)
         self.ended = False
 
     @property
@@ -72,16 +84,32 @@ class Request:
         position, purpose, sub = keys.T
         return rng.uniform(np.full(len(keys), self.settings.seed, np.uint64), position, purpose, sub, self.profile).u
 
-    def keep(self, licensed: Array) -> int:
+    def allowed_after(self, proposals: Array) -> Array:
+        """The masks of the rows of a verify pass of proposals [P], [P + 1, public] of bool.
+
+        Raises RequestError for what the grammar returns, if that is no mask.
+        """
+        grammar = self.settings.grammar
+        rows = np.tile(self.allowed, (len(proposals) + 1, 1))
+        for row in range(len(rows) if grammar is not None else 0):
+            before = [*self.tokens, *(TokenId(int(token)) for token in proposals[:row])]
+            assert grammar is not None
+            rows[row] &= arguments.mask("grammar", grammar(before), self.public)
+        return rows
+
+    def keep(self, licensed: Array, own_law: bool) -> int:
         """Append those of the licensed tokens [L] that are kept, and end the request where one of them ends it: N.
 
-        Licensed tokens are all that is looked at: a rejected proposal ends nothing.
+        `own_law` tells whether the round's proposals were drawn. Licensed tokens are all that is looked at: a
+        rejected proposal ends nothing.
 
         Clause: STOP-002
         Source: openvinotoolkit/openvino.genai pull 1951.
         """
         stop_ids = np.array(self.settings.stop_ids, dtype=np.int64)
         kept, terminal = commit.preview(licensed, stop_ids, self.remaining, self.profile)
+        before = np.array(self.prompt), np.array(self.tokens, dtype=np.int64)
+        self.counts = penalties.count(*before, licensed, kept, int(own_law), self.public, self.profile).counts
         self.tokens.extend(TokenId(int(token)) for token in licensed[:kept])
         self.ended = bool(terminal)
         return kept
@@ -90,15 +118,6 @@ class Request:
         """Move to the state after a round."""
         self.cache.cut(done.target_rows_kept)
         self.anchor, self.frontier = TokenId(done.next_anchor), Position(done.next_frontier)
-
-
-def _check_policy(settings: Settings, profile: Profile) -> None:
-    """Raise UnsupportedError where the profile's proposals at this temperature are not argmaxes."""
-    if settings.temperature > 0 and profile.axes["proposal"] != "argmax":
-        raise UnsupportedError(
-            f"profile {profile.name} at temperature {settings.temperature}: axis proposal is "
-            f"{profile.axes['proposal']!r}, expected 'argmax', the only policy built above temperature 0"
-        )
 
 
 def check_pair(target: Target, draft: Draft) -> None:
@@ -112,8 +131,9 @@ def check_pair(target: Target, draft: Draft) -> None:
         raise TensorError(f"draft: mask id {draft.config.mask_id}, expected one below {target.config.vocab_size}")
 
 
-def _checked(settings: Settings, public: int, length: int) -> Settings:
+def _checked(settings: Settings, public: int, length: int, profile: Profile) -> Settings:
     """The settings with Python's own numbers, for a prompt of `length` tokens. Raises RequestError."""
+    top_k, min_p, top_p = arguments.filters(settings.top_k, settings.min_p, settings.top_p, profile)
     return replace(
         settings,
         max_new=arguments.integer("max_new", settings.max_new, 1, arguments.COUNT_LIMIT),
@@ -121,4 +141,9 @@ def _checked(settings: Settings, public: int, length: int) -> Settings:
         temperature=arguments.temperature(settings.temperature),
         seed=arguments.integer("seed", settings.seed, 0, arguments.SEED_LIMIT),
         chunks=arguments.integers("chunks", settings.chunks, 1, length),
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        presence=arguments.penalty("presence", settings.presence, profile),
+        frequency=arguments.penalty("frequency", settings.frequency, profile),
     )

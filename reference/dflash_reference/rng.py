@@ -37,6 +37,13 @@ class PlainKeys(NamedTuple):
     decode: Int32
 
 
+class BatchUniforms(NamedTuple):
+    """accept: [B, K] and terminal: [B] float64, multiples of 2^-24 in [0, 1)."""
+
+    accept: NDArray[np.float64]
+    terminal: NDArray[np.float64]
+
+
 class ProposalKeys(NamedTuple):
     """keys: [K, 3] int32, position, purpose, sub-index."""
 
@@ -132,3 +139,22 @@ def proposal_keys(frontier: int, drafts: int, profile: Profile) -> ProposalKeys:
     Source: Infernix include/infernix/ops/candidate_selector.h.
     """
     return ProposalKeys(np.array([(frontier + step, PROPOSAL, 0) for step in range(drafts)], np.int32).reshape(-1, 3))
+
+
+def batch_uniforms(
+    seeds: Any, frontiers: Any, extents: Any, accepted: Any, drafts: int, drawn: int, profile: Profile
+) -> BatchUniforms:
+    """The uniforms of one round of B requests in a batch of width `drafts` = K: every argument but it is [B].
+
+    Neither a request's place in the batch, nor the width, nor how many uniforms were `drawn` before counts.
+
+    Clause: RNG-007
+    Source: Infernix include/infernix/ops/sampling.h.
+    """
+    accept, terminal = np.zeros((len(seeds), drafts)), np.zeros(len(seeds))
+    for row, (seed, frontier, extent, kept) in enumerate(zip(seeds, frontiers, extents, accepted, strict=True)):
+        keys = round_keys(int(frontier), int(extent), int(kept), profile)
+        for slot, key in enumerate(keys.accept):
+            accept[row, slot] = draw(seed, *key)
+        terminal[row] = draw(seed, *keys.terminal)
+    return BatchUniforms(accept, terminal)

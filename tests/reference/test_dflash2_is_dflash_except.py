@@ -58,7 +58,9 @@ DIFFERENCES = {
     ),
     "its greedy step": Difference(set(), {"selector.best"}, temperatures=(0.0,)),
     "its draw": Difference(
-        {"head.first_largest"}, {"selector.softened", "selector.drawn", "rng.proposal_keys"}, temperatures=(2.0,)
+        {"head.first_largest"},
+        {"selector.softened", "selector.drawn", "engine.proposal_uniforms", "rng.proposal_keys"},
+        temperatures=(2.0,),
     ),
     "verification by the law that drew": Difference(
         {"law.one_hot", "law.accepted_one_hot", "law.accepts", "law.correction"},
