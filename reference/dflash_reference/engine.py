@@ -189,7 +189,7 @@ def adjusted(state: Request, logits: Array, proposals: Array) -> Array:
 def distribution(state: Request, rows: Array) -> processing.Filtered:
     """What the request's temperature and filters make of adjusted logits [R, V]."""
     asked = state.settings
-    return processing.filtered(rows, asked.temperature, asked.top_k, asked.min_p, asked.top_p, state.profile)
+    return processing.supported(rows, asked.temperature, asked.top_k, asked.min_p, asked.top_p, state.profile)
 
 
 def choose(state: Request, logits: Array, key: Array) -> TokenId:

@@ -30,6 +30,7 @@ from dflash_reference import (
     rng,
     selector,
     serving,
+    stop,
     tap,
 )
 from dflash_reference import target as target_model
@@ -65,7 +66,7 @@ PLACES: dict[str, tuple[ModuleType, str]] = {
     "proc.draw": (processing, "draw"),
     "law.greedy": (law, "greedy"),
     "law.one_hot": (law, "one_hot"),
-    "stop.preview": (commit, "preview"),
+    "stop.preview": (stop, "preview"),
     "commit.round": (commit, "commit"),
     "target.attention": (target_model, "attention"),
     "target.logits": (target_model, "logits"),

@@ -145,12 +145,20 @@ def distribution(logits: Array, temperature: float, public: int, profile: Profil
     With a sampling cap the support is in rank order; without one it is every public id in ascending order.
     Raises RequestError for another temperature, and for one that is not a normal number of F32.
     """
-    done = filtered(public_columns(logits, public), temperature, 0, 0.0, 1.0, profile)
+    done = supported(public_columns(logits, public), temperature, 0, 0.0, 1.0, profile)
     return Distribution(done.support, done.p)
 
 
 def filtered(adjusted: Array, temperature: float, top_k: int, min_p: float, top_p: float, profile: Profile) -> Filtered:
-    """The op proc.filter: what the filters leave of each row of adjusted logits [N, V] at a temperature above 0.
+    """The op proc.filter: as `supported`, with weights as F32 shows them."""
+    done = supported(adjusted, temperature, top_k, min_p, top_p, profile)
+    return done._replace(weights=num.round_to(done.weights, "F32"))
+
+
+def supported(
+    adjusted: Array, temperature: float, top_k: int, min_p: float, top_p: float, profile: Profile
+) -> Filtered:
+    """What the filters leave of each row of adjusted logits [N, V] at a temperature above 0; weights are not rounded.
 
     Minus infinity is no candidate. Raises RequestError for a temperature or filter that the profile does not have,
     and TensorError as `sampleable` does.
@@ -171,7 +179,7 @@ def filtered(adjusted: Array, temperature: float, top_k: int, min_p: float, top_
         support = np.tile(np.arange(rows.shape[1]), (len(rows), 1))
         weights, left = by_id(weights, ranks, rows.shape), by_id(left, ranks, rows.shape)
     p = num.round_to(filters.renormalised(left), "F32")
-    return Filtered(num.round_to(weights, "F32"), kept, support, p)
+    return Filtered(weights, kept, support, p)
 
 
 def by_id(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
@@ -191,7 +199,7 @@ def propose(logits: Array, temperature: float, top_k: int, top_p: float, u: Arra
     """
     if profile.axes["proposal"] != "sampled":
         raise UnsupportedError(f"proc.propose: profile {profile.name} proposes by {profile.axes['proposal']!r}")
-    done = filtered(logits, temperature, top_k, 0.0, top_p, profile)
+    done = supported(logits, temperature, top_k, 0.0, top_p, profile)
     return Proposals(draw(done.support, done.p, u, profile).tokens, done.p)
 
 

@@ -10,7 +10,7 @@ from dflash_spec.errors import RequestError, TensorError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import arguments, commit, penalties, rng
+from dflash_reference import arguments, commit, penalties, rng, stop
 from dflash_reference.models import Draft, Target
 from dflash_reference.names import Position, TokenId
 from dflash_reference.target import Cache
@@ -107,7 +107,7 @@ class Request:
         Source: openvinotoolkit/openvino.genai pull 1951.
         """
         stop_ids = np.array(self.settings.stop_ids, dtype=np.int64)
-        kept, terminal = commit.preview(licensed, stop_ids, self.remaining, self.profile)
+        kept, terminal = stop.preview(licensed, stop_ids, self.remaining, self.profile)
         before = np.array(self.prompt), np.array(self.tokens, dtype=np.int64)
         self.counts = penalties.count(*before, licensed, kept, int(own_law), self.public, self.profile).counts
         self.tokens.extend(TokenId(int(token)) for token in licensed[:kept])
