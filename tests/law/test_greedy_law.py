@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from dflash_reference import block, commit, law
+from dflash_reference import block, law, stop
 from dflash_reference.names import Position
 from dflash_spec.registry import PROFILES, Profile, load_profile
 from dflash_vectors import inputs
@@ -34,7 +34,7 @@ def round_of(history: Tokens, proposals: Tokens, remaining: int, profile: Profil
     """The accepted count, and the tokens that a round keeps."""
     target = [said(history + proposals[:slot]) for slot in range(len(proposals) + 1)]
     accepted, licensed = law.greedy(np.array(proposals, np.int64), np.array(target), profile)
-    kept = commit.preview(licensed[: accepted + 1], NO_STOPS, remaining, profile).kept
+    kept = stop.preview(licensed[: accepted + 1], NO_STOPS, remaining, profile).kept
     return accepted, tuple(licensed[:kept].tolist())
 
 

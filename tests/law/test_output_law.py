@@ -15,7 +15,7 @@ from math import ceil, prod
 
 import numpy as np
 import pytest
-from dflash_reference import block, commit, law
+from dflash_reference import block, law, stop
 from dflash_reference.names import Position
 from dflash_spec.registry import PROFILES, Profile, load_profile
 from dflash_spec.tensors import Array
@@ -140,7 +140,7 @@ def speculative(
     for (accepted, licensed), mass in verdicts(
         case, history, propose(case, history, extent), profile, keyed
     ).items():  # fmt: skip
-        head = licensed[: commit.preview(np.array(licensed), NO_STOPS, length, profile).kept]
+        head = licensed[: stop.preview(np.array(licensed), NO_STOPS, length, profile).kept]
         if len(head) == length:
             rests[head] = {(): Fraction(1)}
         elif head not in rests:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dflash_reference import commit
+from dflash_reference import commit, stop
 from dflash_reference.names import Position, TokenId
 from dflash_spec.errors import RequestError
 from dflash_spec.registry import load_profile
@@ -22,14 +22,14 @@ def test_tokens_are_kept_one_by_one_until_a_stop_or_the_end_of_the_budget(
     while kept < len(licensed) and not terminal:
         kept += 1
         terminal = licensed[kept - 1] in stop_ids or kept == remaining
-    got = commit.preview(np.array(licensed), np.array(stop_ids, dtype=np.int64), remaining, PROFILE)
+    got = stop.preview(np.array(licensed), np.array(stop_ids, dtype=np.int64), remaining, PROFILE)
     assert (got.kept, got.terminal) == (kept, int(terminal))
 
 
 @pytest.mark.parametrize(("licensed", "remaining"), [([], 3), ([1, 2], 0)])
 def test_a_round_that_licenses_nothing_or_has_no_budget_is_refused(licensed: list[int], remaining: int) -> None:
     with pytest.raises(RequestError, match=f"{len(licensed)} licensed, {remaining} remaining"):
-        commit.preview(np.array(licensed, dtype=np.int64), np.array([9]), remaining, PROFILE)
+        stop.preview(np.array(licensed, dtype=np.int64), np.array([9]), remaining, PROFILE)
 
 
 @given(licensed=TOKENS, frontier=st.integers(0, 99), data=st.data())

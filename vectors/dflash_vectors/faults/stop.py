@@ -13,7 +13,7 @@ PACKAGE = "dflash 0.1.0 dflash_generate"
 
 
 @fault(
-    "dflash_reference.commit.preview", clauses=("STOP-001",), effect="output",
+    "dflash_reference.stop.preview", clauses=("STOP-001",), effect="output",
     report="https://github.com/LostRuins/koboldcpp/issues/1276",
 )  # fmt: skip
 def text_goes_on_after_the_stop(true: Function) -> Function:
@@ -22,7 +22,7 @@ def text_goes_on_after_the_stop(true: Function) -> Function:
 
 
 @fault(
-    "dflash_reference.commit.through_first_stop", clauses=("STOP-001",), effect="output",
+    "dflash_reference.stop.through_first_stop", clauses=("STOP-001",), effect="output",
     report="https://github.com/vllm-project/vllm/pull/12193",
 )  # fmt: skip
 def last_of_two_stops_taken(true: Function) -> Function:
@@ -36,7 +36,7 @@ def last_of_two_stops_taken(true: Function) -> Function:
 
 
 @fault(
-    "dflash_reference.commit.through_first_stop", clauses=("STOP-001",), effect="output",
+    "dflash_reference.stop.through_first_stop", clauses=("STOP-001",), effect="output",
     report="https://github.com/sgl-project/sglang/pull/21723",
 )  # fmt: skip
 def stop_seen_only_at_the_end(true: Function) -> Function:
@@ -45,7 +45,7 @@ def stop_seen_only_at_the_end(true: Function) -> Function:
 
 
 @fault(
-    "dflash_reference.commit.through_first_stop", clauses=("STOP-001",), effect="output",
+    "dflash_reference.stop.through_first_stop", clauses=("STOP-001",), effect="output",
     report="https://github.com/Luce-Org/lucebox-hub/commit/d180d39",
 )  # fmt: skip
 def only_the_first_stop_id_ends(true: Function) -> Function:
@@ -53,13 +53,13 @@ def only_the_first_stop_id_ends(true: Function) -> Function:
     return lambda tokens, stop_ids: true(tokens, stop_ids[:1])
 
 
-@fault("dflash_reference.commit.through_first_stop", clauses=("STOP-001",), report=PACKAGE, effect="output")
+@fault("dflash_reference.stop.through_first_stop", clauses=("STOP-001",), report=PACKAGE, effect="output")
 def only_four_stop_ids_held(true: Function) -> Function:
     """The list of stop ids has a fixed length, and ids past it end nothing."""
     return lambda tokens, stop_ids: true(tokens, stop_ids[:4])
 
 
-@fault("dflash_reference.commit.preview", clauses=("STOP-001",), report=PACKAGE, effect="output")
+@fault("dflash_reference.stop.preview", clauses=("STOP-001",), report=PACKAGE, effect="output")
 def stop_token_dropped(true: Function) -> Function:
     """The stop token itself is not kept."""
 
@@ -71,7 +71,7 @@ def stop_token_dropped(true: Function) -> Function:
     return wrong
 
 
-@fault("dflash_reference.commit.preview", clauses=("STOP-001",), report=PACKAGE, effect="liveness")
+@fault("dflash_reference.stop.preview", clauses=("STOP-001",), report=PACKAGE, effect="liveness")
 def stop_cuts_but_does_not_end(true: Function) -> Function:
     """Tokens after the stop are dropped, but the request goes on."""
 
@@ -82,7 +82,7 @@ def stop_cuts_but_does_not_end(true: Function) -> Function:
     return wrong
 
 
-@fault("dflash_reference.commit.preview", clauses=("STOP-003",), report="z-lab/dflash@44947fb dflash/model.py",
+@fault("dflash_reference.stop.preview", clauses=("STOP-003",), report="z-lab/dflash@44947fb dflash/model.py",
     effect="output", profiles=("zlab",),
 )  # fmt: skip
 def last_round_overshoots(true: Function) -> Function:
@@ -95,7 +95,7 @@ def last_round_overshoots(true: Function) -> Function:
     return wrong
 
 
-@fault("dflash_reference.commit.preview", clauses=("STOP-003",), report=PACKAGE, effect="liveness")
+@fault("dflash_reference.stop.preview", clauses=("STOP-003",), report=PACKAGE, effect="liveness")
 def full_budget_does_not_end(true: Function) -> Function:
     """A round that uses the budget up leaves the request running."""
 
@@ -107,7 +107,7 @@ def full_budget_does_not_end(true: Function) -> Function:
     return wrong
 
 
-@fault("dflash_reference.commit.preview", clauses=("STOP-003",), report=PACKAGE, effect="output")
+@fault("dflash_reference.stop.preview", clauses=("STOP-003",), report=PACKAGE, effect="output")
 def ends_one_token_early(true: Function) -> Function:
     """A request ends when one token of its budget is left."""
 
