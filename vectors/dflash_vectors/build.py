@@ -69,7 +69,9 @@ def bounded(case: Case, result: Mapping[str, Array]) -> list[str]:
 def judge(
     case: Case, inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile
 ) -> tuple[dict[str, Array], list[Decision]]:
-    """Bounds by name, and decisions."""
+    """Bounds by name, and decisions; a case that is refused has neither."""
+    if set(result) == {"refused"}:
+        return {}, []
     wanted = bounded(case, result)
     if load_ops()[case.op].composite:
         found = spread(case.id, case.op, inputs, profile, wanted, strict="tie" not in case.tags)

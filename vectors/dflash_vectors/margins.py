@@ -15,8 +15,8 @@ from dflash_reference import num
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_vectors.bounds import candidates
-from dflash_vectors.bounds.algebra import gamma
+from dflash_vectors.bounds import candidates, sampling
+from dflash_vectors.bounds.algebra import U, Value, gamma
 from dflash_vectors.errors import BuildError
 from dflash_vectors.suite import Case
 
@@ -129,6 +129,70 @@ def _sparse(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Pro
     yield Decision("licensed", edge(inputs["u_terminal"] * mass, weights), gamma(len(weights) + 3) * mass)
 
 
+def _choose(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    threshold = profile.axes["greedy_below"]
+    if threshold:
+        yield Decision("greedy", abs(inputs["temperature"] - threshold), 2 * U * threshold)
+    for row in inputs["adjusted"] if result["greedy"] else ():
+        yield Decision("tokens", lead(row), 0.0)
+
+
+def _left(name: str, rows: Array, asked: Mapping[str, Any], kept: Array, profile: Profile) -> Iterator[Decision]:
+    """Which ids the filters leave of each row: the order that is returned, and each end of what is left."""
+    capped = bool(profile.axes["sampling_cap"])
+    limit = asked["top_k"] if 0 < asked["top_k"] <= (profile.axes["sampling_cap"] or rows.shape[1]) else None
+    width = limit or profile.axes["sampling_cap"] or rows.shape[1]
+    weights = sampling.weighed(rows, asked["temperature"])
+    for row, v, e, count in zip(rows, weights.v, weights.e, kept, strict=True):
+        order = np.argsort(-row, kind="stable")
+        if capped:
+            yield Decision("support", float(gaps(row[np.isfinite(row)], width).min(initial=np.inf)), 0.0)
+        for end in sorted({int(count), width}) if not capped else ():
+            yield from _cut(name, row[order], end)
+        ranked = Value(v[order][:width], e[order][:width])
+        yield from _min_p(name, ranked, asked.get("min_p", 0.0))
+        yield from _top_p(name, ranked, asked["top_p"], int(count))
+
+
+def _cut(name: str, ordered: Array, end: int) -> Iterator[Decision]:
+    """The last of what is left against the first that is not; a port may compare them divided by the temperature."""
+    if end < len(ordered) and np.isfinite(ordered[end]):
+        inside, outside = float(ordered[end - 1]), float(ordered[end])
+        yield Decision(name, inside - outside, 4 * U * (abs(inside) + abs(outside)))
+
+
+def _min_p(name: str, ranked: Value, min_p: float) -> Iterator[Decision]:
+    off = ranked.e + min_p * ranked.e[0] + 2 * U * min_p
+    for side in (ranked.v >= min_p, ranked.v < min_p) if min_p > 0 else ():
+        if side[1:].any():
+            near = int(np.argmin(np.where(side, np.abs(ranked.v - min_p) - off, np.inf)))
+            yield Decision(name, abs(float(ranked.v[near]) - min_p), float(off[near]))
+
+
+def _top_p(name: str, ranked: Value, top_p: float, count: int) -> Iterator[Decision]:
+    """The share at which the scan ended, and the one before it; the last candidate's is 1, without an alternative."""
+    share = sampling.cumulative(ranked)
+    for place in (count - 2, count - 1) if top_p < 1 else ():
+        if 0 <= place < len(share.v) - 1 and ranked.v[place + 1 :].any():
+            yield Decision(name, abs(float(share.v[place]) - top_p), float(share.e[place]))
+
+
+def _filter(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    yield from _left("kept", inputs["adjusted"], inputs, result["kept"], profile)
+
+
+def _propose(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    q = result["q"]
+    yield from _left("q", inputs["logits"], inputs, (q > 0).sum(axis=1), profile)
+    for row, error, u in zip(q, sampling.proposed(inputs, q).e, inputs["u"], strict=True):
+        yield Decision("proposals", edge(float(u), row), float(num.sum_last(error)) + gamma(len(row)))
+
+
+def _match(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> Iterator[Decision]:
+    for row, u in zip(inputs["p"][: int(result["accepted"]) + 1], inputs["u"], strict=False):
+        yield Decision("licensed", edge(float(u), row), gamma(len(row)))
+
+
 Finder = Callable[[Mapping[str, Any], Mapping[str, Array], Profile], Iterator[Decision]]
 FINDERS: dict[str, Finder] = {
     "head.argmax": _argmax,
@@ -140,6 +204,10 @@ FINDERS: dict[str, Finder] = {
     "head.top": _top,
     "selector.walk": _walk,
     "law.sparse": _sparse,
+    "proc.choose": _choose,
+    "proc.filter": _filter,
+    "proc.propose": _propose,
+    "law.match": _match,
 }
 
 

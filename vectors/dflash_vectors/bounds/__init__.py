@@ -8,14 +8,16 @@ from typing import Any
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_vectors.bounds import candidates, context, dflash2, heads, layers
+from dflash_vectors.bounds import candidates, context, dflash2, heads, layers, sampling
 from dflash_vectors.bounds.algebra import Ledger
 
 SAFETY = 2.0
 """A bound is this multiple of the worst case of the error model."""
 
 Model = Callable[[Mapping[str, Any], Ledger], None]
-MODELS: dict[str, Model] = {**context.MODELS, **layers.MODELS, **heads.MODELS, **dflash2.MODELS, **candidates.MODELS}
+MODELS: dict[str, Model] = {
+    **context.MODELS, **layers.MODELS, **heads.MODELS, **dflash2.MODELS, **candidates.MODELS, **sampling.MODELS,
+}  # fmt: skip
 
 
 def bounds_of(op: str, inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Profile) -> dict[str, Array]:

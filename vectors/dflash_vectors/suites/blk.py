@@ -55,6 +55,21 @@ def extent(profile: Profile) -> Iterator[Case]:
     )  # fmt: skip
 
 
+@suite("block.extent", profiles=("zlab-2026-04",))
+def extent_of_the_block(profile: Profile) -> Iterator[Case]:
+    """Blocks that do not shrink."""
+    for slug, drafts, remaining, capacity, frontier in (
+        ("one-left", 7, 1, AMPLE, 29), ("as-many-as-drafts", 7, 7, AMPLE, 29), ("ample", 7, 523, AMPLE, 29),
+        ("single-draft-one-left", 1, 1, AMPLE, 4099), ("widest-two-left", 15, 2, AMPLE, 4099),
+        ("cache-one-free", 7, 91, 2048, 2046),
+    ):  # fmt: skip
+        yield Case(
+            slug, ("BLK-010",),
+            {"drafts": drafts, "remaining": remaining, "capacity": capacity, "frontier": frontier},
+            catches="the last block shrinks, as that of the later package does", effect="acceptance",
+        )  # fmt: skip
+
+
 def _block(anchor: int, frontier: int, drafts: int, extent: int, mask_id: int = 151669) -> dict[str, object]:
     return {"anchor": anchor, "mask_id": mask_id, "frontier": frontier, "drafts": drafts, "extent": extent}
 

@@ -48,10 +48,9 @@ def greedy(profile: Profile) -> Iterator[Case]:
     yield _greedy("row-after-matches", (7, 8, 9), (6, 7, 8, 9), shifted)
     yield _greedy("row-before-matches", (7, 8, 9), (8, 9, 7, 7), shifted)
     yield _greedy("repeated-token", (5, 5, 5, 5), (5, 5, 6, 5, 5), "proposals are matched as a set of tokens")
-    if profile.name == "ninfer":
-        stays = "rejected proposals, or the target's tokens of later rows, stay in the licensed slots"
-        yield _greedy("tail-is-zero-at-once", (61, 67), (62, 71, 73), stays, "LAW-008")
-        yield _greedy("tail-is-zero", (61, 67, 71, 73), (61, 68, 71, 73, 79), stays, "LAW-008")
+    stays = "rejected proposals, or the target's tokens of later rows, stay in the licensed slots"
+    yield _greedy("tail-is-zero-at-once", (61, 67), (62, 71, 73), stays, "LAW-008")
+    yield _greedy("tail-is-zero", (61, 67, 71, 73), (61, 68, 71, 73, 79), stays, "LAW-008")
 
 
 Row = tuple[tuple[int, float], ...]
@@ -182,7 +181,7 @@ def bonus(profile: Profile) -> Iterator[Case]:
         yield _case(f"no-proposals-{slug}", "LAW-007", why, (), (B,), (), u)
 
 
-@suite("law.one_hot", profiles=("ninfer",))
+@suite("law.one_hot")
 def tail(profile: Profile) -> Iterator[Case]:
     """Slots after the terminal token."""
     why = "rejected proposals stay in the licensed slots"

@@ -178,7 +178,7 @@ def nothing_left(profile: Profile) -> Iterator[Case]:
     yield _case(profile, "no-mass-left-later", clause, why, (30, 64), (Q0, law), (P0, row, P2), (0.5, ALMOST_ONE), 0.5)
 
 
-@suite("law.sparse", profiles=("ninfer",))
+@suite("law.sparse")
 def tail(profile: Profile) -> Iterator[Case]:
     """Slots after the terminal token."""
     why = "rejected proposals stay in the licensed slots"
