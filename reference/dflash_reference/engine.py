@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from dflash_spec.config import draft_count
@@ -230,10 +230,10 @@ def match_uniforms(state: Request, rows: int) -> Array:
     return state.uniforms(np.stack(steps))
 
 
-def terminal_uniform(state: Request, extent: int, accepted: int) -> float:
+def terminal_uniform(state: Request, extent: int, accepted: int) -> Any:
     """The uniform of the token that ends the round."""
     key = rng.round_keys(state.frontier, extent, accepted, state.profile).terminal
-    return float(state.uniforms(key[np.newaxis])[0])
+    return state.uniforms(key[np.newaxis])[0]
 
 
 def decode_plain(target: Target, prompt: Sequence[int] | Array, settings: Settings, profile: Profile) -> list[TokenId]:

@@ -9,7 +9,7 @@ from dflash_spec.errors import TensorError
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_reference import elementary, head, num, processing
+from dflash_reference import elementary, filters, head, num, processing
 from dflash_reference.names import TokenId
 
 
@@ -113,7 +113,7 @@ def drawn(q: Array, u: float, profile: Profile) -> int:
     Clause: SEL-005
     Source: Infernix include/infernix/ops/candidate_selector.h.
     """
-    if profile.axes["walk_fallback"] == "last_rank" and not u < num.sum_last(q):
+    if profile.axes["walk_fallback"] == "last_rank" and not u < filters.mass(q):
         return len(q) - 1
     return processing.rank(q.tolist(), u)
 
