@@ -30,6 +30,10 @@ class CheckpointError(TensorFileError):
     """A checkpoint folder does not hold what its config asks for. Says tensor, found, expected and file."""
 
 
+class TraceError(TensorFileError):
+    """A trace is damaged, out of order, or not of the request or the pair that its reader expects."""
+
+
 class TensorError(DFlashError):
     """A tensor has another dtype, shape or value than its declaration allows."""
 
@@ -48,6 +52,14 @@ class FolderError(ConfigError, CheckpointError):
 
 class RequestError(DFlashError):
     """A generation request has an argument out of its domain."""
+
+
+class CommitError(DFlashError):
+    """A batch of rounds cannot be started or committed as asked; nothing of it is."""
+
+
+class StateError(DFlashError):
+    """A state cannot be kept, copied, restored or continued as asked; it stays as it was."""
 
 
 class ImplementationError(DFlashError):
