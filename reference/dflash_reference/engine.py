@@ -239,8 +239,8 @@ def terminal_uniform(state: Request, extent: int, accepted: int) -> Any:
 def decode_plain(target: Target, prompt: Sequence[int] | Array, settings: Settings, profile: Profile) -> list[TokenId]:
     """Serve the request by the target alone, one token at a time. Raises RequestError for a bad argument.
 
-    At temperature 0 these are the tokens of `generate`, as far as the draft has positions; above it, others of the
-    same law, since the keys differ.
+    Where decoding is greedy, or proposals are matched with the target's own draws, these are the tokens of
+    `generate`, as far as the draft has positions; elsewhere others of the same law, since the keys differ.
     """
     state = Request(target, prompt, settings, profile, target.config.max_positions)
     first_token(state, ())

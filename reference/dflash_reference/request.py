@@ -87,14 +87,18 @@ class Request:
     def allowed_after(self, proposals: Array) -> Array:
         """The masks of the rows of a verify pass of proposals [P], [P + 1, public] of bool.
 
-        Raises RequestError for what the grammar returns, if that is no mask.
+        A proposal that its own row forbids is never accepted: the grammar is not asked what may follow it, and the
+        rows after it are never read. Raises RequestError where the grammar returns no mask.
         """
-        grammar = self.settings.grammar
         rows = np.tile(self.allowed, (len(proposals) + 1, 1))
-        for row in range(len(rows) if grammar is not None else 0):
-            before = [*self.tokens, *(TokenId(int(token)) for token in proposals[:row])]
-            assert grammar is not None
-            rows[row] &= arguments.mask("grammar", grammar(before), self.public)
+        if self.settings.grammar is None:
+            return rows
+        before = list(self.tokens)
+        for row, proposal in zip(rows, [*proposals.tolist(), None], strict=True):
+            row &= arguments.mask("grammar", self.settings.grammar(tuple(before)), self.public)
+            if proposal is None or not row[proposal]:
+                break
+            before.append(TokenId(proposal))
         return rows
 
     def keep(self, licensed: Array, own_law: bool) -> int:
