@@ -84,9 +84,9 @@ def clause_ranks(
 
     That is a clause which single ops blame; then one of the known fault that explains more groups of failures than any
     other, `guesses` being those of each group; then the one with the most failures times the share of its own vectors,
-    those that name it first, that fails (a share alone favours clauses with one vector: over the known faults, and
-    without guesses, it opens with a wrong clause in 35 of 407 cases, this product in 26); then the one that comes first
-    in a round.
+    those that name it first, that fails (a share alone favours clauses with one vector); then the one that comes first
+    in a round. Over the known faults a report opens with a clause that is not the fault's own in 2 of 565 cases, and in
+    26 of 407 without guesses.
     """
     by_singles = {result.clause for result in _singles(failed)}
     suspected = _suspected(guesses)
