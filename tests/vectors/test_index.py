@@ -157,7 +157,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys, monkeypatc
 
     monkeypatch.setattr(sets, "write_atomic", full)
     assert gen_vectors.main([*PART, "--out", str(tmp_path / "set")]) == 2
-    assert capsys.readouterr().err == f"gen_vectors: {tmp_path / 'set'}: cannot be written: No space left on device\n"
+    assert capsys.readouterr().err == f"dflash-gen-vectors: {tmp_path / 'set'}: cannot be written: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,7 +218,7 @@ def test_an_interrupted_first_run_leaves_nothing(tmp_path):
         capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert run.returncode == 130
-    assert run.stderr == b"gen_vectors: interrupted, nothing was written\n"
+    assert run.stderr == b"dflash-gen-vectors: interrupted, nothing was written\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -318,7 +318,7 @@ def test_the_committed_set_is_known_by_any_of_its_names(tmp_path, monkeypatch, c
 
 def test_an_unknown_suite_is_answered_with_those_that_exist(capsys):
     assert gen_vectors.main(["--suite", "nothing", "--out", "unused"]) == 2
-    assert "suites: " in capsys.readouterr().err
+    assert "chapters: BLK, CFG" in capsys.readouterr().err
     assert not Path("unused").exists()
 
 

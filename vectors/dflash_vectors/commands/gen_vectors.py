@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 import time
@@ -35,12 +36,30 @@ TINY = "tiny"
 
 DIFFERS, REFUSED, INTERRUPTED = 1, 2, 130
 
+EPILOG = """examples:
+  dflash-gen-vectors --check                                     is the committed set what this code writes?
+  dflash-gen-vectors --suite CTX --profile ninfer --out ctx      one chapter, to read or to check against
+  dflash-gen-vectors --geometry qwen3.8-27b --suite context.materialize --profile ninfer --out big
+  dflash-gen-vectors --no-expected --out blind                   inputs alone, for someone else's answers
+
+exit code:
+  0    written, or equal
+  1    what is there differs from what this code writes
+  2    refused: options that contradict each other, a frozen id that changed, a folder that cannot be written
+  130  interrupted
+"""
+
 Sizes = dict[str, list[int]]
 """chapter -> bytes of each of its vectors."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gen_vectors", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="dflash-gen-vectors",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--suite", metavar="CHAPTER|OP", help="only one chapter (CTX) or op (context.key)")
     parser.add_argument("--profile", choices=ALL_PROFILES, help="only one profile")
     parser.add_argument(
@@ -65,7 +84,9 @@ def select(suite: str | None, profile: str | None) -> list[Case]:
     cases = [case for case in all_cases(profile) if _chosen(suite, case.op)]
     if not cases:
         known = sorted({case.chapter for case in all_cases()} | {case.op for case in all_cases()})
-        raise DFlashError(f"no case of suite {suite}, profile {profile}; suites: {', '.join(known)}")
+        near = difflib.get_close_matches(suite or "", known, 3, 0.6)
+        hint = f"did you mean {', '.join(near)}?" if near else f"chapters: {', '.join(filter(str.isupper, known))}"
+        raise DFlashError(f"no case of suite {suite} in profile {profile or 'any'}; {hint}")
     return cases
 
 
@@ -154,11 +175,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(options)
     except (BuildError, LedgerError) as error:
-        print(f"gen_vectors: {error}", file=sys.stderr)
+        print(f"dflash-gen-vectors: {error}", file=sys.stderr)
         return DIFFERS
     except (DFlashError, OSError) as error:
-        print(f"gen_vectors: {error}", file=sys.stderr)
+        print(f"dflash-gen-vectors: {error}", file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:
-        print("gen_vectors: interrupted, nothing was written", file=sys.stderr)
+        print("dflash-gen-vectors: interrupted, nothing was written", file=sys.stderr)
         return INTERRUPTED

@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kill_faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dflash-kill-faults", description=__doc__)
     parser.add_argument("--vectors", type=Path, metavar="DIR", help="the vector set; the committed one if absent")
     parser.add_argument("--fault", action="append", metavar="NAME", help="only this fault; may be given again")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
@@ -77,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(_parser().parse_args(argv))
     except DFlashError as error:
-        print(f"kill_faults: {error}", file=sys.stderr)
+        print(f"dflash-kill-faults: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("kill_faults: interrupted", file=sys.stderr)
+        print("dflash-kill-faults: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -35,6 +35,21 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def _count(text: str) -> int:
+    """A number of things, of which there is at least one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}, expected at least 1")
+    return number
+
+
+def _seed(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**64:
+        raise argparse.ArgumentTypeError(f"{number}, expected 0 to 2^64 - 1")
+    return number
+
+
 def _rows(text: str) -> tuple[tuple[int, ...], ...]:
     return tuple(_numbers(row) for row in text.split(";"))
 
@@ -55,11 +70,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write into")
     made.add_argument("--preset", choices=sorted(planted.PRESETS), default="standard", help="what to start from")
     made.add_argument("--dtype", choices=("F32", "BF16"), default="F32", help="dtype of the tensors in the files")
-    made.add_argument("--shards", type=int, default=1, help="number of safetensors files of each model")
-    made.add_argument("--new-tokens", type=int, default=224, help="length for which accepted counts are printed")
-    _option(made, "seed", int, "key of everything that is not planned")
+    made.add_argument("--shards", type=_count, default=1, help="number of safetensors files of each model")
+    made.add_argument("--new-tokens", type=_count, default=224, help="length for which accepted counts are printed")
+    _option(made, "seed", _seed, "key of everything that is not planned")
     _option(made, "gaps", _rows, "distances between mispredicted tokens, a row a cycle, as 1,16,2,15;3,14,4,13")
-    _option(made, "drafts", int, "K, the proposals of a block")
+    _option(made, "drafts", _count, "K, the proposals of a block")
     _option(made, "hidden", int, "width of the residual rows")
     _option(made, "code", int, "channels of a row that tell the tokens apart")
     _option(made, "heads", int, "query heads")
