@@ -145,7 +145,7 @@ def test_a_place_that_no_folder_can_have_is_refused_in_one_line_before_the_work(
     ):  # fmt: skip
         assert gen_vectors.main([*PART, "--out", str(out)]) == 2, out
         answered = capsys.readouterr()
-        assert answered.err.startswith("gen_vectors: ")
+        assert answered.err.startswith("dflash-gen-vectors: ")
         assert answered.err.count("\n") == 1
         assert answered.out == ""
     assert sorted(tmp_path.rglob("*")) == before
