@@ -30,6 +30,12 @@ class Rows:
         self._buffer[self.length : needed] = rows
         self.length = needed
 
+    def copy(self) -> Rows:
+        """Rows of the same content, which share nothing with these."""
+        other = Rows(*self._buffer.shape[1:], dtype=self._buffer.dtype.type)
+        other.append(self.view)
+        return other
+
     def cut(self, length: int) -> None:
         """Keep the first `length` rows. Raises TensorError if there are fewer."""
         if not 0 <= length <= self.length:
