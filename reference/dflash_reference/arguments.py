@@ -98,9 +98,10 @@ def filters(top_k: object, min_p: object, top_p: object, profile: Profile) -> tu
         share("min_p", min_p),
         share("top_p", top_p, above_zero=not capped),
     )
-    for name, value, none in zip(("top_k", "min_p", "top_p"), held, (0, 0.0, 1.0), strict=True):
+    given, off = (top_k, min_p, top_p), (0, 0.0, 1.0)
+    for name, found, value, none in zip(("top_k", "min_p", "top_p"), given, held, off, strict=True):
         if name not in order and value != none:
-            raise RequestError(f"{name} is {value}, expected {none}: profile {profile.name} has no such filter")
+            raise RequestError(f"{name} is {found}, expected {none}: profile {profile.name} has no such filter")
     return held
 
 

@@ -75,7 +75,7 @@ def occurrences(counts: Array, overlay: Array) -> Array:
 def penalised(rows: Array, occurred: Array, presence: float, frequency: float) -> Array:
     """The rows [N, V] less, where an id has occurred [N, V], presence and then frequency times how often: in F32.
 
-    Without penalties they are the rows as they are.
+    Without penalties they are the rows as they are, and -infinity stays so with them.
 
     Clause: PROC-007
     Source: Infernix include/infernix/ops/sampling.h.
@@ -84,7 +84,7 @@ def penalised(rows: Array, occurred: Array, presence: float, frequency: float) -
         return rows
     once = less(rows, np.full(rows.shape, presence))
     twice = less(once, num.round_to(frequency * num.round_to(occurred, "F32"), "F32"))
-    return np.where(occurred > 0, twice, rows)
+    return np.where((occurred > 0) & np.isfinite(rows), twice, rows)
 
 
 def less(x: Array, y: Array) -> Array:
