@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -142,6 +143,13 @@ class Context:
     @property
     def length(self) -> int:
         return self.positions.length
+
+    def copy(self) -> Context:
+        """A context of the same rows, which shares nothing with this one."""
+        other = copy.copy(self)
+        other.keys, other.values = [rows.copy() for rows in self.keys], [rows.copy() for rows in self.values]
+        other.positions = self.positions.copy()
+        return other
 
 
 def materialise(draft: Draft, context: Context, features: Array, positions: Array, profile: Profile) -> Array:

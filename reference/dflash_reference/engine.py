@@ -95,16 +95,21 @@ def generate(
 def first_token(state: Request, taps: Sequence[int]) -> Array:
     """Prefill, and keep the token that follows the prompt, which may end the request: the features [T, n·H].
 
+    Of a prompt whose first tokens the cache holds, only the T others are fed.
+
     Clause: STOP-004
     Source: dflash 0.1.0 dflash_generate.
     """
-    ids = np.array(state.prompt, dtype=np.int64)
-    chunks = state.settings.chunks or (len(ids),)
-    done = target_model.prefill(state.target, state.cache, ids, chunks, taps, state.profile)
-    key = rng.plain_keys(len(ids), state.frontier, state.profile).prefill
-    state.anchor = choose(state, logits_of(state, done.residuals[-1][-1:]), key)
+    ids = np.array(state.prompt[state.cache.length :], dtype=np.int64)
+    features = np.zeros((0, len(taps) * state.target.config.hidden_size))
+    if len(ids):
+        chunks = state.settings.chunks or (len(ids),)
+        done = target_model.prefill(state.target, state.cache, ids, chunks, taps, state.profile)
+        features, state.tail = done.features, done.residuals[-1][-1]
+    key = rng.plain_keys(len(state.prompt), state.frontier, state.profile).prefill
+    state.anchor = choose(state, logits_of(state, state.tail[np.newaxis]), key)
     state.keep(np.array([state.anchor]), own_law=True)
-    return done.features
+    return features
 
 
 def play_round(
@@ -122,6 +127,7 @@ def play_round(
     accepted, licensed = judge(state, proposals, logits, proposal)
     licensed = licensed[: accepted + 1]
     kept = state.keep(licensed, has_law(proposal))
+    state.tail = commit.continuation(residuals[-1], kept, state.tail)
     state.advance(commit.commit(anchor, licensed, kept, frontier, state.cache.length, profile))
     captured = target_model.captured(state.target, residuals, model.config.taps, profile)
     round_ = Round(frontier, anchor, extent, pending.features, c, proposal, logits, accepted, licensed, kept)

@@ -14,7 +14,7 @@ from dflash_reference.names import Position, TokenId
 
 
 class Replayed(NamedTuple):
-    """accepted: the anchor and the proposals after it. tokens: [C] int64. state_rows: the positions behind the state."""
+    """accepted: the anchor and the proposals after it. tokens: [C] int64. state_rows: those that the state has read."""
 
     accepted: int
     tokens: Array

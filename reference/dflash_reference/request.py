@@ -49,8 +49,8 @@ class Settings:
 class Request:
     """A request between rounds. Raises RequestError where it cannot be served.
 
-    The target has consumed the tokens at [0, frontier), and `anchor` is the token at `frontier`. Tokens stand at the
-    positions [0, capacity).
+    The target has consumed the tokens at [0, frontier), `tail` [H] is its last residual row, and `anchor` the token at
+    `frontier`. Tokens stand at the positions [0, capacity).
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Request:
         self.cache = Cache(target.config)
         self.frontier = Position(len(self.prompt))
         self.anchor = TokenId(-1)
+        self.tail: Array = np.zeros(0)
         self.tokens: list[TokenId] = []
         self.counts = np.zeros(self.public, dtype=np.int64)
         self.ended = False

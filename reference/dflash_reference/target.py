@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -49,6 +50,12 @@ class Cache:
     @property
     def length(self) -> int:
         return self.keys[-1].length
+
+    def copy(self) -> Cache:
+        """A cache of the same rows, which shares nothing with this one."""
+        other = copy.copy(self)
+        other.keys, other.values = [rows.copy() for rows in self.keys], [rows.copy() for rows in self.values]
+        return other
 
     def cut(self, length: int) -> None:
         """Forget every row from `length` on."""
