@@ -9,7 +9,7 @@ from dflash_spec.registry import load_profile
 from hypothesis import given
 from hypothesis import strategies as st
 
-NINFER, ZLAB = load_profile("ninfer"), load_profile("zlab")
+NINFER, ZLAB, APRIL = load_profile("ninfer"), load_profile("zlab"), load_profile("zlab-2026-04")
 COUNTS = st.integers(1, 20)
 ANCHOR, MASK = TokenId(7), TokenId(9)
 
@@ -31,6 +31,15 @@ def test_the_extent_is_the_largest_that_drafts_budget_and_cache_allow(
 def test_the_authors_block_is_as_wide_as_the_budget_and_the_anchor(drafts: int, remaining: int) -> None:
     rows = block.extent(drafts, remaining, 1, Position(0), ZLAB).extent + 1
     assert rows == min(drafts + 1, remaining + 1)
+
+
+@given(drafts=COUNTS, remaining=COUNTS, capacity=COUNTS)
+def test_the_april_revision_never_shortens_a_block(drafts: int, remaining: int, capacity: int) -> None:
+    assert block.extent(drafts, remaining, capacity, Position(0), APRIL).extent == drafts
+    proposals = np.arange(drafts)
+    ids, positions = block.verify_inputs(ANCHOR, proposals, Position(30), drafts, APRIL)
+    assert ids.tolist() == [ANCHOR, *proposals.tolist()]
+    assert positions.tolist() == list(range(30, 31 + drafts))
 
 
 @given(drafts=COUNTS, frontier=st.integers(0, 2**18), data=st.data())

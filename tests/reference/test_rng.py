@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from dflash_reference import rng
 from dflash_spec.registry import load_profile
+from hypothesis import given
+from hypothesis import strategies as st
 
 PROFILE = load_profile("ninfer")
 
@@ -78,3 +80,29 @@ def test_the_keys_of_plain_decoding() -> None:
 def test_a_proposals_draws_are_keyed_one_position_before_their_tokens() -> None:
     assert rng.proposal_keys(7, 3, PROFILE).keys.tolist() == [[7, 5, 0], [8, 5, 0], [9, 5, 0]]
     assert rng.proposal_keys(7, 0, PROFILE).keys.shape == (0, 3)
+
+
+REQUEST = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**18), st.integers(0, 7)).flatmap(
+    lambda fixed: st.tuples(*map(st.just, fixed), st.integers(0, fixed[2]))
+)
+"""seed, frontier, extent, accepted."""
+
+
+@given(
+    requests=st.lists(REQUEST, min_size=1, max_size=5), width=st.integers(7, 9), drawn=st.integers(0, 2**31 - 1),
+    data=st.data(),
+)  # fmt: skip
+def test_a_requests_uniforms_are_its_own_in_any_batch_of_any_width_at_any_age(
+    requests: list[tuple[int, int, int, int]], width: int, drawn: int, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(requests))))
+    shuffled = [requests[place] for place in order]
+    seeds = np.array([request[0] for request in shuffled], np.uint64)
+    frontiers, extents, kept = (np.array([request[place] for request in shuffled]) for place in (1, 2, 3))
+    got = rng.batch_uniforms(seeds, frontiers, extents, kept, width, drawn, PROFILE)
+    assert got.accept.shape == (len(requests), width)
+    for row, (seed, frontier, extent, accepted) in enumerate(shuffled):
+        purpose = rng.CORRECTION if accepted < extent else rng.BONUS
+        tests = [rng.draw(seed, frontier + slot + 1, rng.ACCEPT) for slot in range(extent)]
+        assert got.accept[row].tolist() == tests + [0.0] * (width - extent)
+        assert got.terminal[row] == rng.draw(seed, frontier + accepted + 1, purpose)
