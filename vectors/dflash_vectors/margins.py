@@ -201,6 +201,7 @@ FINDERS: dict[str, Finder] = {
     "proc.draw": _draw,
     "law.one_hot": _one_hot,
     "head.indexed_argmax": _indexed,
+    "shard.head": _indexed,
     "head.top": _top,
     "selector.walk": _walk,
     "law.sparse": _sparse,

@@ -8,7 +8,7 @@ from typing import Any
 from dflash_spec.registry import Profile
 from dflash_spec.tensors import Array
 
-from dflash_vectors.bounds import candidates, context, dflash2, heads, layers, sampling
+from dflash_vectors.bounds import candidates, context, dflash2, heads, layers, sampling, shards
 from dflash_vectors.bounds.algebra import Ledger
 
 SAFETY = 2.0
@@ -17,6 +17,7 @@ SAFETY = 2.0
 Model = Callable[[Mapping[str, Any], Ledger], None]
 MODELS: dict[str, Model] = {
     **context.MODELS, **layers.MODELS, **heads.MODELS, **dflash2.MODELS, **candidates.MODELS, **sampling.MODELS,
+    **shards.MODELS,
 }  # fmt: skip
 
 
