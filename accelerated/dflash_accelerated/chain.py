@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_accelerated import rounds
+from dflash_accelerated import coins, masks, refusals, rounds
+from dflash_accelerated.counts import TokenCounts
+from dflash_accelerated.decisions import Decision, Turn, decide
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import acceptance, head, random, sampling
 from dflash_accelerated.protocols import (
     Block,
     ContextRows,
@@ -25,26 +25,34 @@ from dflash_accelerated.protocols import (
     TargetStep,
 )
 from dflash_accelerated.requests import Request, Round, RoundTrace, Running, StageLog
+from dflash_accelerated.settings import is_greedy
 
 
 class ChainOrchestrator:
     """Runs requests on one target, and one draft if there is one; without, each round is a plain step.
 
-    Clauses: COMMIT-001, COMMIT-002, CTX-009, CTX-010, STOP-001 to STOP-004, RNG-004 to RNG-006. Source: NInfer
-    docs/maintainer/dflash.md; Infernix src/models/qwen3_5/program/decode.cpp; dflash 0.1.0 dflash_generate.
+    A request whose grammar fails, or whose logits decide nothing, ends with an error; the others go on.
+
+    Clauses: COMMIT-001, COMMIT-002, CTX-009, CTX-010, PROC-017 to PROC-019, STOP-001 to STOP-004, RNG-004 to RNG-006.
+    Source: NInfer docs/maintainer/dflash.md; Infernix src/models/qwen3_5/program/decode.cpp; dflash 0.1.0
+    dflash_generate.
     """
 
     def __init__(self, target: Target, draft: Draft | None, numerics: Numerics) -> None:
         self._target = target
         self._draft = draft
         self._numerics = numerics
+        self._counts = TokenCounts(target.vocabulary.public, target.device)
 
     def start(self, request: Request) -> tuple[Running, Round]:
+        public, device = self._target.vocabulary.public, self._target.device
         running = Running(
             request,
             self._target.open(request.rows),
             self._draft.open(request.rows) if self._draft else None,
             StageLog() if request.observer else None,
+            allowed=None if request.allowed is None else masks.of_ids(request.allowed, public, device),
+            lane=self._counts.take() if request.sampling.penalised else None,
         )
         prompt = len(request.prompt)
         ids = torch.tensor(request.prompt, device=self._target.device)
@@ -53,13 +61,11 @@ class ChainOrchestrator:
             wanted: LogitRows = "last" if end == prompt else "none"
             (step,) = self._target.forward([Segment(running.target, ids[begin:end])], self._taps, wanted)
             running.pending = step.features
-        token = self._first_token(request, step)
-        kept = rounds.preview([token], request.stop_ids, running.remaining)
-        running.emit((token,), prompt)
-        return running, Round((token,), finish_reason=running.finish_reason() if kept.terminal else None)
+        return running, self._first(running, step)
 
     def round(self, running: Sequence[Running]) -> list[Round]:
         proposals = self._propose(running)
+        allowed = [self._allowed(*each) for each in zip(running, proposals, strict=True)]
         segments = []
         for each, proposed in zip(running, proposals, strict=True):
             columns = rounds.verify_columns(
@@ -67,12 +73,25 @@ class ChainOrchestrator:
             )
             segments.append(Segment(each.target, torch.tensor(columns.ids[: columns.live], device=self._target.device)))
         steps = self._target.forward(segments, self._taps, "all")
-        return [self._settle(*turn) for turn in zip(running, proposals, steps, strict=True)]
+        decided = self._decide(running, proposals, steps, allowed)
+        made = [self._settle(*turn) for turn in zip(running, proposals, steps, decided, strict=True)]
+        self._count(
+            running,
+            [
+                () if isinstance(decision, Exception)
+                else rounds.counted(decision.licensed, len(round_.tokens), proposed.law is not None)
+                for decision, round_, proposed in zip(decided, made, proposals, strict=True)
+            ],
+        )  # fmt: skip
+        return made
 
     def close(self, running: Running) -> None:
         running.target.close()
         if running.draft:
             running.draft.close()
+        if running.lane is not None:
+            self._counts.give(running.lane)
+            running.lane = None
 
     @property
     def _taps(self) -> tuple[int, ...]:
@@ -93,11 +112,11 @@ class ChainOrchestrator:
 
     def _block(self, running: Running, extent: int) -> Block:
         request = running.request
-        block = Block(_draft_state(running), running.anchor, request.drafts, extent, running.record)
-        if request.temperature <= 0:
+        block = Block(_draft_state(running), running.anchor, request.drafts, extent, running.record, request.sampling)
+        if is_greedy(request.sampling.temperature, self._numerics.profile):
             return block
-        coins = _uniforms(request.seed, rounds.proposal_keys(running.frontier, request.drafts))
-        return block._replace(temperature=request.temperature, uniforms=coins.to(self._target.device))
+        drawn = coins.of_keys(request.seed, rounds.proposal_keys(running.frontier, request.drafts))
+        return block._replace(uniforms=torch.from_numpy(drawn).to(self._target.device))
 
     def _extent(self, running: Running) -> int:
         request = running.request
@@ -114,52 +133,96 @@ class ChainOrchestrator:
         for each, _ in waiting:
             each.pending = None
 
-    def _settle(self, running: Running, proposals: Proposal, step: TargetStep) -> Round:
-        """Accept, keep, commit and roll back one sequence after its verify pass."""
-        frontier, anchor = running.frontier, running.anchor
-        verdict = self._accept(running, proposals, step)
-        licensed = verdict.licensed[: verdict.accepted + 1].tolist()
+    def _allowed(self, running: Running, proposed: Proposal) -> Tensor | Exception | None:
+        """What each column may say, or what the request's grammar raised instead."""
+        request, vocabulary = running.request, self._target.vocabulary
+        if running.allowed is None and request.grammar is None:
+            return None
+        try:
+            tokens, device = proposed.tokens.tolist(), self._target.device
+            return masks.allowed_rows(running.allowed, request.grammar, running.said, tokens, vocabulary.public, device)
+        except Exception as error:
+            return error
+
+    def _first(self, running: Running, step: TargetStep) -> Round:
+        """The token after the prompt."""
+        nothing = Proposal(torch.empty(0, dtype=torch.int64, device=self._target.device))
+        prompt = len(running.request.prompt)
+        drawn = coins.of_single_draws([running.request.seed], [rounds.prefill_key(prompt)])
+        allowed = self._allowed(running, nothing)
+        (decision,) = self._judge([running], [nothing], [step], [allowed], drawn)
+        if isinstance(decision, Exception):
+            return Round((), finish_reason="error", error=decision)
+        kept = rounds.preview(decision.licensed, running.request.stop_ids, running.remaining)
+        self._count([running], [decision.licensed])
+        running.emit(tuple(decision.licensed), prompt)
+        return Round(running.said, finish_reason=running.finish_reason() if kept.terminal else None)
+
+    def _decide(
+        self, running: Sequence[Running], proposals: Sequence[Proposal], steps: Sequence[TargetStep],
+        allowed: Sequence[Tensor | Exception | None],
+    ) -> list[Decision | Exception]:  # fmt: skip
+        """What each verify pass decides, with the round's own draws; one draw where there is no draft."""
+        seeds = [each.request.seed for each in running]
+        if self._draft is None:
+            drawn = coins.of_single_draws(seeds, [rounds.decode_key(each.frontier) for each in running])
+        else:
+            extents = [len(each.tokens) for each in proposals]
+            drawn = coins.of_rounds(seeds, [each.frontier for each in running], extents, max(extents))
+        return self._judge(running, proposals, steps, allowed, drawn)
+
+    def _judge(
+        self, running: Sequence[Running], proposals: Sequence[Proposal], steps: Sequence[TargetStep],
+        allowed: Sequence[Tensor | Exception | None], drawn: coins.Coins,
+    ) -> list[Decision | Exception]:  # fmt: skip
+        turns = [
+            Turn(
+                each.request.sampling, proposed, _scores(step), None if isinstance(mask, Exception) else mask, each.lane
+            )
+            for each, proposed, step, mask in zip(running, proposals, steps, allowed, strict=True)
+        ]
+        public = self._target.vocabulary.public
+        decided = decide(turns, drawn, self._counts, public, self._numerics)
+        made: list[Decision | Exception] = []
+        for each, turn, decision, mask in zip(running, turns, decided, allowed, strict=True):
+            if isinstance(mask, Exception):
+                made.append(mask)
+            else:
+                made.append(refusals.of(turn, decision, each.frontier, public) if decision.refused else decision)
+        return made
+
+    def _count(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> None:
+        """Take the tokens of each sequence into its counts, where it has penalties."""
+        held = [
+            (each.lane, token)
+            for each, own in zip(running, tokens, strict=True) if each.lane is not None for token in own
+        ]  # fmt: skip
+        if held:
+            lanes, counted = zip(*held, strict=True)
+            self._counts.add(lanes, counted)
+
+    def _settle(self, running: Running, proposals: Proposal, step: TargetStep, decision: Decision | Exception) -> Round:
+        """Keep, commit and roll back one sequence after its verify pass was decided."""
+        frontier, anchor, proposed = running.frontier, running.anchor, tuple(proposals.tokens.tolist())
+        self._trace(running, step, frontier, anchor)
+        if isinstance(decision, Exception):
+            return Round((), proposed, 0, "error", decision)
+        licensed = decision.licensed
         kept = rounds.preview(licensed, running.request.stop_ids, running.remaining)
         committed = rounds.commit(anchor, licensed, kept.kept, frontier)
         running.target.rollback(committed.frontier)
         running.pending = rounds.pending(step.features, frontier, kept.kept).features
         tokens = tuple(licensed[: kept.kept])
         running.emit(tokens, committed.frontier)
+        running.rounds += 1
+        return Round(tokens, proposed, decision.accepted, running.finish_reason() if kept.terminal else None)
+
+    def _trace(self, running: Running, step: TargetStep, frontier: int, anchor: int) -> None:
+        """Show the round to the request's observer, if it has one."""
         if running.log and running.request.observer:
             running.log.record("target.logits", _scores(step))
             running.log.record("target.features", step.features)
             running.request.observer(RoundTrace(running.rounds, frontier, anchor, running.log.take()))
-        running.rounds += 1
-        reason = running.finish_reason() if kept.terminal else None
-        return Round(tokens, tuple(proposals.tokens.tolist()), verdict.accepted, reason)
-
-    def _accept(self, running: Running, made: Proposal, step: TargetStep) -> acceptance.Verdict:
-        proposals, drawn_from = made
-        count, frontier, request = len(proposals), running.frontier, running.request
-        public = self._target.vocabulary.public
-        if request.temperature <= 0:
-            return acceptance.greedy(proposals, head.argmax(_scores(step), public))
-        law = sampling.distribution(_scores(step), request.temperature, public, self._numerics)
-        coins = _uniforms(request.seed, rounds.accept_keys(frontier, count)).to(law.p.device)
-        if drawn_from is None:
-            accepted = acceptance.accepted_count(proposals, law, coins)
-        else:
-            accepted = acceptance.sparse_accepted_count(proposals, drawn_from, law, coins, self._numerics)
-        key = rounds.terminal_key(frontier, count, accepted) if self._draft else rounds.decode_key(frontier)
-        coin = float(_uniforms(request.seed, [key]))
-        if drawn_from is None:
-            last = acceptance.terminal(proposals, accepted, law, coin, self._numerics)
-        else:
-            last = acceptance.sparse_terminal(proposals, accepted, drawn_from, law, coin, self._numerics)
-        return acceptance.licensed(proposals, accepted, last)
-
-    def _first_token(self, request: Request, step: TargetStep) -> int:
-        public = self._target.vocabulary.public
-        if request.temperature <= 0:
-            return int(head.argmax(_scores(step), public))
-        law = sampling.distribution(_scores(step), request.temperature, public, self._numerics)
-        coin = _uniforms(request.seed, [rounds.prefill_key(len(request.prompt))])
-        return int(sampling.draw(law.support, law.p, coin.to(law.p.device)))
 
 
 def _scores(step: TargetStep) -> Tensor:
@@ -168,9 +231,3 @@ def _scores(step: TargetStep) -> Tensor:
 
 def _draft_state(running: Running) -> SequenceState:
     return cast(SequenceState, running.draft)  # opened wherever there is a draft
-
-
-def _uniforms(seed: int, keys: Sequence[rounds.DrawKey]) -> Tensor:
-    """FP32 [N] for N keys."""
-    position, purpose, sub = np.array(keys, dtype=np.int64).reshape(-1, 3).T
-    return torch.from_numpy(random.uniforms(random.keys(seed, position, purpose, sub)))

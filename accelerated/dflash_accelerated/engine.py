@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,32 +24,45 @@ from dflash_spec.config import (
 from dflash_spec.config.dflash2 import check_candidates
 from dflash_spec.config.start import proposal_rows
 from dflash_spec.errors import RequestError
-from dflash_spec.registry import Profile, load_profile
+from dflash_spec.registry import PROFILES, Profile, load_profile
 from torch import Tensor
 
 from dflash_accelerated import weights
+from dflash_accelerated.arguments import check_ids, check_integer
 from dflash_accelerated.batch import Batch
 from dflash_accelerated.chain import ChainOrchestrator
+from dflash_accelerated.masks import Grammar
 from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.dflash2 import DFlash2Draft
 from dflash_accelerated.models.qwen3 import Qwen3Target
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.protocols import Draft, Orchestrator, Target
-from dflash_accelerated.requests import (
-    Generation,
-    Observer,
-    Request,
-    Round,
-    check_ids,
-    check_integer,
-    check_temperature,
-)
+from dflash_accelerated.requests import Generation, Observer, Request, Round
+from dflash_accelerated.settings import Sampling
 
 SEED_LIMIT = 2**64 - 1
 BATCH_LIMIT = 8
 CONTEXT_LIMIT = 2**31 - 1
 
 Ids = Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor
+
+
+class Options(TypedDict, total=False):
+    """What a request may ask for beyond prompt and length; `Engine.request` says what each means."""
+
+    temperature: float
+    seed: int
+    stop_ids: Ids | None
+    prefill_chunk: int | None
+    observer: Observer | None
+    draft_tokens: int | None
+    top_k: int
+    top_p: float
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    allowed_tokens: Ids | None
+    grammar: Grammar | None
 
 
 class Engine:
@@ -74,6 +87,7 @@ class Engine:
         `max_context` is how many tokens a sequence may process, `stop_ids` what ends an answer where a request names
         none, and `max_batch` how many requests share a round's forwards, 1 to 8. Raises RequestError.
         """
+        _check_profile(numerics.profile)
         self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
         self.stop_ids = tuple(stop_ids)
@@ -112,6 +126,7 @@ class Engine:
             print(engine.generate(prompt_ids, max_new_tokens=200).tokens)
         """
         rules = load_profile(profile)
+        _check_profile(rules)
         target_dir, draft_dir, device = Path(target_dir), Path(draft_dir), torch.device(device)
         target_config = read_target_config(target_dir)
         draft_config = read_draft_config(draft_dir, rules, target_config, "published")
@@ -135,36 +150,25 @@ class Engine:
             max_batch=max_batch,
         )
 
-    def generate(
-        self,
-        prompt_ids: Ids,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        seed: int = 0,
-        stop_ids: Ids | None = None,
-        prefill_chunk: int | None = None,
-        observer: Observer | None = None,
-        draft_tokens: int | None = None,
-    ) -> Generation:
-        """The answer to a prompt of token ids.
+    def generate(self, prompt_ids: Ids, max_new_tokens: int, **options: Unpack[Options]) -> Generation:
+        """The answer to a prompt of token ids; `request` describes the options.
 
-        A DFlash draft proposes its argmax, verified as a point mass above temperature 0; a DFlash2 draft then draws its
-        proposals, verified against the law that drew them. Either way every token keeps the target's law. Equal
-        arguments give equal tokens. `stop_ids` None takes the target's own. The prompt is read `prefill_chunk` rows at
-        a time, or whole. `observer` gets each round's stage tensors. `draft_tokens` are the most proposals of a round
-        of this request, at most the engine's; None takes these. The temperature
-        counts by its FP32 value, which is 0 or normal. Integers and the temperature may be NumPy scalars.
+        At temperature 0 a draft proposes its argmax. Above it a DFlash draft does so too in profile ninfer, verified as
+        a point mass, and in profile zlab draws each proposal from its own rows; a DFlash2 draft draws its path. Drawn
+        proposals are verified against the very law that drew them. Either way every token keeps the target's law, with
+        the request's masks, penalties and filters. Equal arguments give equal tokens.
 
-        Raises RequestError that names the argument.
+        Raises RequestError that names the argument, and what ended the answer early: TensorError for logits that are no
+        numbers, RequestError for a mask that leaves nothing to say, and whatever the grammar raises.
         """
-        arguments = (prompt_ids, max_new_tokens, temperature, seed, stop_ids, prefill_chunk, observer, draft_tokens)
-        return Generation.of(list(self.stream(*arguments)))
+        return Generation.of(list(self.stream(prompt_ids, max_new_tokens, **options)))
 
     def generate_batch(self, requests: Sequence[Request]) -> list[Generation]:
         """The answers to several requests, at most `max_batch` of them in joint forwards at a time.
 
-        Each has its own temperature, seed, stops, budget and draft count, and the answer that it has alone, but for
-        near ties: a joint product may add in another order.
+        Each has its own options, and the answer that it has alone, but for near ties: a joint product may add in
+        another order. Raises as `generate`, once all requests have ended; `step` gives an error to its own request
+        alone.
 
             engine.generate_batch([engine.request(prompt, 100, seed=seed) for seed, prompt in enumerate(prompts)])
         """
@@ -180,44 +184,27 @@ class Engine:
         return self._submitted.submit(request)
 
     def step(self) -> dict[int, Round]:
-        """One round of every submitted request, in joint forwards, by ticket; the last has a `finish_reason`."""
+        """One round of every submitted request, in joint forwards, by ticket; the last has a `finish_reason`.
+
+        A request that cannot go on ends with finish reason `error` and an `error`, and the others go on.
+        """
         return self._submitted.step()
 
     def cancel(self, ticket: int) -> None:
         """Drop a submitted request. Raises RequestError for a ticket that has ended or never was."""
         self._submitted.cancel(ticket)
 
-    def stream(
-        self,
-        prompt_ids: Ids,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        seed: int = 0,
-        stop_ids: Ids | None = None,
-        prefill_chunk: int | None = None,
-        observer: Observer | None = None,
-        draft_tokens: int | None = None,
-    ) -> Generator[Round, None, None]:
+    def stream(self, prompt_ids: Ids, max_new_tokens: int, **options: Unpack[Options]) -> Generator[Round, None, None]:
         """The rounds of `generate`, each as it is finished; the first holds the token after the prompt alone.
 
-        `close()` cancels the request; what it has yielded stands. Raises RequestError at the call, not at the first
-        round.
+        `close()` cancels the request; what it has yielded stands. Raises RequestError for a bad argument at the call,
+        not at the first round, and what ends the answer early where it does.
         """
-        arguments = (prompt_ids, max_new_tokens, temperature, seed, stop_ids, prefill_chunk, observer, draft_tokens)
-        return _rounds(self._speculative, self.request(*arguments))
+        return _rounds(self._speculative, self.request(prompt_ids, max_new_tokens, **options))
 
-    def decode_plain(
-        self,
-        prompt_ids: Ids,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        seed: int = 0,
-        stop_ids: Ids | None = None,
-        prefill_chunk: int | None = None,
-    ) -> Generation:
+    def decode_plain(self, prompt_ids: Ids, max_new_tokens: int, **options: Unpack[Options]) -> Generation:
         """The target alone, one token a step. Greedy tokens are those of `generate`; sampled ones have the same law."""
-        request = self.request(prompt_ids, max_new_tokens, temperature, seed, stop_ids, prefill_chunk)
-        return Generation.of(list(_rounds(self._plain, request)))
+        return Generation.of(list(_rounds(self._plain, self.request(prompt_ids, max_new_tokens, **options))))
 
     def request(
         self,
@@ -229,16 +216,44 @@ class Engine:
         prefill_chunk: int | None = None,
         observer: Observer | None = None,
         draft_tokens: int | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        allowed_tokens: Ids | None = None,
+        grammar: Grammar | None = None,
     ) -> Request:
-        """The arguments of `generate`, checked, for `generate_batch` and `submit`. Raises RequestError."""
+        """The arguments of `generate`, checked, for `generate_batch` and `submit`. Raises RequestError.
+
+        `temperature` 0 is greedy, and `seed` keys every draw. `stop_ids` None takes the target's own. The prompt is
+        read `prefill_chunk` rows at a time, or whole. `observer` gets each round's stage tensors. `draft_tokens` are
+        the most proposals of a round of this request, at most the engine's; None takes these.
+
+        `top_k` keeps the best candidates: in profile zlab 0 keeps all, in profile ninfer 1 to 19 keep as many and
+        every other value 20. `top_p` keeps the candidate at which the cumulative probability reaches it, and those
+        before. `min_p` (profile ninfer) drops candidates below that share of the best one's probability.
+        `presence_penalty` is subtracted from the logit of each token that was emitted, and `frequency_penalty` as often
+        as it was (profile ninfer; below 0 they are rewards). `allowed_tokens` are the only ids that may be emitted.
+        `grammar` is called with the tokens emitted so far, proposals under test included, and gives the mask, bool
+        [public], of what may follow; it is never called with a text that it forbids.
+
+        Numbers count by their FP32 value. Integers and numbers may be NumPy scalars.
+        """
         public = self.target.vocabulary.public
         prompt = check_ids("prompt_ids", prompt_ids, public)
         if not 1 <= len(prompt) <= self.max_context:
             raise RequestError(f"prompt_ids has {len(prompt)} tokens, expected 1 to {self.max_context}")
+        allowed = None if allowed_tokens is None else check_ids("allowed_tokens", allowed_tokens, public)
+        if allowed is not None and not allowed:
+            raise RequestError("allowed_tokens has 0 ids, expected at least 1")
+        if grammar is not None and not callable(grammar):
+            raise RequestError(f"grammar is {type(grammar).__name__}, expected a callable")
+        sampling = (temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty)
         return Request(
             prompt=prompt,
             max_new_tokens=check_integer("max_new_tokens", max_new_tokens, 1, CONTEXT_LIMIT),
-            temperature=check_temperature(temperature),
+            sampling=Sampling.checked(self.numerics.profile, *sampling),
             seed=check_integer("seed", seed, 0, SEED_LIMIT),
             stop_ids=frozenset(self.stop_ids if stop_ids is None else check_ids("stop_ids", stop_ids, public)),
             prefill_chunk=None
@@ -249,6 +264,8 @@ class Engine:
             if draft_tokens is None
             else check_integer("draft_tokens", draft_tokens, 0, self.draft_tokens),
             observer=observer,
+            allowed=allowed,
+            grammar=grammar,
         )
 
 
@@ -259,6 +276,13 @@ def load_draft(
     if isinstance(config, DFlash2Config):
         return DFlash2Draft(config, tensors, numerics, device)
     return DFlashDraft(config, tensors, numerics, device)
+
+
+def _check_profile(profile: Profile) -> None:
+    if profile.name not in PROFILES:
+        raise RequestError(
+            f"profile {profile.name} is stated on some ops only, expected one of {', '.join(PROFILES)} to decode with"
+        )
 
 
 def _proposal_index(
@@ -279,9 +303,11 @@ def _proposal_index(
 def _rounds(orchestrator: Orchestrator, request: Request) -> Generator[Round, None, None]:
     running, latest = orchestrator.start(request)
     try:
-        yield latest
-        while latest.finish_reason is None:
-            (latest,) = orchestrator.round([running])
+        while not latest.error:
             yield latest
+            if latest.finish_reason:
+                return
+            (latest,) = orchestrator.round([running])
+        raise latest.error
     finally:
         orchestrator.close(running)

@@ -15,6 +15,7 @@ from torch import Tensor, device
 
 from dflash_accelerated.ops.acceptance import SparseLaw
 from dflash_accelerated.ops.head import Candidates
+from dflash_accelerated.settings import Sampling
 
 if TYPE_CHECKING:
     from dflash_accelerated.requests import Request, Round, Running
@@ -112,7 +113,7 @@ class ContextRows(NamedTuple):
 class Block(NamedTuple):
     """A proposal wanted: the anchor at position F = state.length, K configured drafts, of which P can be verified.
 
-    A draft that samples does so at `temperature` where that is above 0, with `uniforms` FP32 [K] in [0, 1), one a slot.
+    A draft that samples does so where there are `uniforms` FP32 [K] in [0, 1), one a slot, as `sampling` says.
     """
 
     state: SequenceState
@@ -120,14 +121,14 @@ class Block(NamedTuple):
     drafts: int
     extent: int
     record: Recorder | None = None
-    temperature: float = 0.0
+    sampling: Sampling = Sampling()
     uniforms: Tensor | None = None
 
 
 class Proposal(NamedTuple):
     """Proposed tokens I64 [N] for positions F + 1 to F + N, N at least the block's extent, whose first P are verified.
 
-    `law` [N, C] is what they were drawn from, in the very FP32 values that the draws compared; None where each is a
+    `law` of N rows is what they were drawn from, in the very FP32 values that the draws compared; None where each is a
     point mass.
     """
 
@@ -136,8 +137,7 @@ class Proposal(NamedTuple):
 
     def first(self, count: int) -> Proposal:
         """The first `count` of them."""
-        law = self.law and SparseLaw(*(part[:count] for part in self.law))
-        return Proposal(self.tokens[:count], law)
+        return Proposal(self.tokens[:count], self.law and self.law.first(count))
 
 
 class Draft(Protocol):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from dflash_spec.registry import Profile
+from numpy.typing import NDArray
 from torch import Tensor
 
 PREFILL, DECODE, ACCEPT, CORRECTION, BONUS, PROPOSAL = range(6)
@@ -18,6 +20,15 @@ class DrawKey(NamedTuple):
     position: int
     purpose: int
     sub: int = 0
+
+
+class RoundKeys(NamedTuple):
+    """Integers (position, purpose, sub): `accept` [B, K, 3], `terminal` [B, K + 1, 3]; `tested` bool [B, K] says which
+    accept tests there are."""
+
+    accept: NDArray[np.int64]
+    terminal: NDArray[np.int64]
+    tested: NDArray[np.bool_]
 
 
 class Columns(NamedTuple):
@@ -54,12 +65,12 @@ class Pending(NamedTuple):
 def extent(profile: Profile, drafts: int, remaining: int, capacity: int, frontier: int) -> int:
     """How many proposals P can be verified: K, what the budget leaves, and in profile ninfer what the room leaves.
 
-    Profile axis `extent`. Clauses: BLK-004, BLK-005. Source: Infernix src/models/qwen3_5/program/decode.cpp; dflash
-    0.1.0 dflash_generate.
+    Profile axis `extent`. Clauses: BLK-004, BLK-005, BLK-010. Source: Infernix
+    src/models/qwen3_5/program/decode.cpp; dflash 0.1.0 dflash_generate; z-lab/dflash@44947fb dflash/model.py.
     """
     if profile.axes["extent"] == "remaining_minus_one":
         return max(0, min(drafts, remaining - 1, capacity - frontier - 1))
-    return min(drafts, remaining)
+    return drafts if profile.axes["extent"] == "block" else min(drafts, remaining)
 
 
 def block_columns(anchor: int, mask_id: int, frontier: int, drafts: int, proposals: int) -> Columns:
@@ -104,14 +115,25 @@ def proposal_keys(frontier: int, drafts: int) -> list[DrawKey]:
     return [DrawKey(frontier + step, PROPOSAL) for step in range(drafts)]
 
 
-def accept_keys(frontier: int, proposals: int) -> list[DrawKey]:
-    """One key per accept test. Clause: RNG-004. Source: Infernix src/ops/kernel/speculative_round.cuh."""
-    return [DrawKey(frontier + column + 1, ACCEPT) for column in range(proposals)]
+def round_keys(frontiers: Sequence[int], extents: Sequence[int], drafts: int) -> RoundKeys:
+    """The keys of one round of B requests: accept tests, and the last token after every count that may be accepted.
+
+    Accept test i + 1 draws at F + i + 1. The last token after A proposals draws at F + A + 1, as a correction, or as a
+    bonus after all P, also where P = 0.
+
+    Clauses: RNG-004, RNG-005. Source: Infernix src/ops/kernel/speculative_round.cuh.
+    """
+    starts, counts = np.array(frontiers, np.int64)[:, None], np.array(extents, np.int64)[:, None]
+    accept, terminal = np.arange(drafts), np.arange(drafts + 1)
+    purposes = np.where(terminal < counts, CORRECTION, BONUS)
+    return RoundKeys(
+        _key_table(starts + accept + 1, ACCEPT), _key_table(starts + terminal + 1, purposes), accept < counts
+    )
 
 
-def terminal_key(frontier: int, proposals: int, accepted: int) -> DrawKey:
-    """The key of the round's last token. Clause: RNG-005. Source: Infernix src/ops/kernel/speculative_round.cuh."""
-    return DrawKey(frontier + accepted + 1, CORRECTION if accepted < proposals else BONUS)
+def _key_table(position: NDArray[np.int64], purpose: int | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Keys [..., 3] of positions [...] in one purpose or one each, at sub-index 0."""
+    return np.stack((position, np.broadcast_to(purpose, position.shape), np.zeros_like(position)), axis=-1)
 
 
 def prefill_key(prompt_length: int) -> DrawKey:
@@ -134,6 +156,16 @@ def preview(licensed: Sequence[int], stop_ids: Collection[int], remaining: int) 
     if stop is not None:
         return Kept(stop + 1, True)
     return Kept(len(allowed), len(allowed) == remaining)
+
+
+def counted(licensed: Sequence[int], kept: int, own_law: bool) -> Sequence[int]:
+    """Which tokens of a round the token counts take in: all that were licensed, or where proposals were drawn from a
+    law of their own, those that were kept.
+
+    Clauses: PROC-018, PROC-019. Source: Infernix include/infernix/ops/speculative_round.h,
+    src/models/qwen3_5/program/prefill.cpp.
+    """
+    return licensed[:kept] if own_law else licensed
 
 
 def commit(anchor: int, licensed: Sequence[int], kept: int, frontier: int) -> Commit:

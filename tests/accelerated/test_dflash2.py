@@ -15,10 +15,11 @@ import torch
 from dflash_accelerated import Engine, Numerics, RoundTrace
 from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.dflash2 import DFlash2Draft
-from dflash_accelerated.ops import acceptance, head, sampling, selector
+from dflash_accelerated.ops import acceptance, filters, head, selector
 from dflash_accelerated.ops.random import keys, uniforms
 from dflash_accelerated.protocols import ContextRows
 from dflash_accelerated.rings import Rings, lane_bytes
+from dflash_accelerated.settings import Sampling, SettingRows
 from dflash_spec.errors import RequestError
 from dflash_spec.registry import load_profile
 from dflash_vectors.planted import Planted
@@ -108,8 +109,11 @@ def test_every_token_of_a_sampled_answer_follows_from_its_keys(random_pair2: Pat
         return next(token for token, reached in zip(law, sums, strict=True) if reached > goal)
 
     for trace, proposals, accepted in zip(traces, made.proposals, made.accepted, strict=True):
-        frontier, target = trace.frontier, sampling.distribution(trace.stages["target.logits"], warmth, 67, numerics)
-        rows = _laws(target.support, target.p)
+        frontier, logits = trace.frontier, trace.stages["target.logits"].float()
+        settings = SettingRows.of([Sampling(warmth)], [len(logits)], numerics.profile, CPU)
+        target = filters.distribution(logits, settings, numerics)
+        support = torch.arange(67).expand(target.p.shape) if target.support is None else target.support
+        rows = _laws(support, target.p)
         laws = _laws(trace.stages["candidates"], trace.stages["q"]) if proposals else []
         scores = trace.stages["scores"].double() / warmth if proposals else torch.empty(0)
         for step, token in enumerate(proposals):
@@ -146,7 +150,7 @@ def test_propose_accept_and_correct_give_the_targets_law_exactly(profile: str) -
     """Every proposal and every outcome of both coins, in eighths: the token has the target's law, whatever q is."""
     numerics = Numerics.of(load_profile(profile))
     p, q, ids = (3, 0, 1, 2, 2), (1, 4, 0, 3), (2, 1, 4, 0)
-    law = sampling.Distribution(torch.arange(5).expand(2, -1), torch.tensor([p, p], dtype=torch.float32) / 8)
+    law = filters.Distribution(torch.arange(5).expand(2, -1), torch.tensor([p, p], dtype=torch.float32) / 8)
     drawn_from = acceptance.SparseLaw(torch.tensor([ids]), torch.tensor([q], dtype=torch.float32) / 8)
     mass = {token: Fraction(0) for token in range(5)}
     steps = 8 * 12  # accept thresholds p / q have denominators 1, 3 and 4, so the middles of 96 steps see all
@@ -155,15 +159,16 @@ def test_propose_accept_and_correct_give_the_targets_law_exactly(profile: str) -
     for token, share in claimed.items():
         if not share:
             continue
-        proposals, weight = torch.tensor([token]), Fraction(share, 8)
+        chains, weight = acceptance.Chains.of([torch.tensor([token])]), Fraction(share, 8)
         for at in range(steps):
-            coins = torch.tensor([(2 * at + 1) / (2 * steps)])
-            if acceptance.sparse_accepted_count(proposals, drawn_from, law, coins, numerics):
+            coins = torch.tensor([[(2 * at + 1) / (2 * steps)]])
+            accepted = acceptance.accepted_count(chains, drawn_from, law, coins, numerics)
+            if accepted.item():
                 mass[token] += weight / steps
                 continue
             for place in range(sum(rest)):
-                middle = (2 * place + 1) / (2 * sum(rest))
-                last = acceptance.sparse_terminal(proposals, 0, drawn_from, law, middle, numerics)
+                middle = torch.tensor([(2 * place + 1) / (2 * sum(rest))], dtype=torch.float64)
+                last = acceptance.terminal(chains, accepted, drawn_from, law, middle, numerics)
                 mass[int(last)] += weight / steps / sum(rest)
     assert mass == {token: Fraction(share, 8) for token, share in enumerate(p)}
 

@@ -24,6 +24,7 @@ from dflash_accelerated.protocols import (
     Vocabulary,
 )
 from dflash_accelerated.requests import Request
+from dflash_accelerated.settings import Sampling
 from dflash_spec.registry import load_profile
 from dflash_vectors.planted import Planted
 from torch import Tensor
@@ -140,7 +141,7 @@ def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: in
 
 
 def request(prompt: Sequence[int], count: int) -> Request:
-    return Request(tuple(prompt), count, 0.0, 0, frozenset(), None, 500, 6)
+    return Request(tuple(prompt), count, Sampling(), 0, frozenset(), None, 500, 6)
 
 
 def together(engine: Engine, requests: Sequence[Request]) -> list[tuple[int, ...]]:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, Numerics, RoundTrace
-from dflash_accelerated.ops import acceptance, sampling
+from dflash_accelerated.arguments import check_temperature
+from dflash_accelerated.ops import acceptance, filters, sampling
 from dflash_accelerated.ops.random import keys, uniforms
-from dflash_accelerated.requests import check_temperature
+from dflash_accelerated.settings import Sampling, SettingRows
 from dflash_spec.registry import load_profile
+from torch import Tensor
 
 Load = Callable[..., Engine]
 
@@ -57,6 +59,14 @@ def test_chunks_of_the_prompt_do_not_move_the_draws(random_engine: Engine) -> No
     assert random_engine.generate(PROMPT, 25, temperature=1.1, seed=3, prefill_chunk=4) == whole
 
 
+def processed(logits: Tensor, settings: Sampling, numerics: Numerics) -> list[dict[int, float]]:
+    """The probabilities of each row by token, in draw order."""
+    rows = SettingRows.of([settings], [len(logits)], numerics.profile, logits.device)
+    law = filters.distribution(logits.float(), rows, numerics)
+    support = [list(range(logits.shape[1]))] * len(logits) if law.support is None else law.support.tolist()
+    return [dict(zip(*row, strict=True)) for row in zip(support, law.p.tolist(), strict=True)]
+
+
 @pytest.mark.parametrize("profile", ["zlab", "ninfer"])
 def test_every_token_of_a_sampled_answer_follows_from_its_keys(random_pair: Path, load: Load, profile: str) -> None:
     """Each round again by hand, from the logits it saw: uniforms by key, probabilities in FP32, sums in float64.
@@ -67,29 +77,36 @@ def test_every_token_of_a_sampled_answer_follows_from_its_keys(random_pair: Path
     engine, seed = load(random_pair, profile=profile, draft_tokens=4, dtype=numerics.act), 2026
     traces: list[RoundTrace] = []
     made = engine.generate(PROMPT, 60, temperature=0.6, seed=seed, stop_ids=[], observer=traces.append)
-    place, margins = 1, []
+    place = 1
+    margins: list[float] = []
 
     def coin(position: int, purpose: int) -> float:
         return float(uniforms(keys(seed, position, purpose, 0))[0])
 
+    def drawn(law: dict[int, float], goal: float) -> int:
+        sums = list(accumulate(law.values()))
+        margins.extend(abs(goal - each) for each in sums)
+        return next(token for token, reached in zip(law, sums, strict=True) if reached > goal)
+
     for trace, proposals, accepted in zip(traces, made.proposals, made.accepted, strict=True):
-        law = sampling.distribution(trace.stages["target.logits"], 0.6, 67, numerics)
-        rows = [dict(zip(*row, strict=True)) for row in zip(law.support.tolist(), law.p.tolist(), strict=True)]
+        rows = processed(trace.stages["target.logits"][:, :67], Sampling(0.6), numerics)
+        laws = [{token: 1.0} for token in proposals]
+        if profile == "zlab":
+            laws = processed(trace.stages["logits"], Sampling(0.6), numerics) if proposals else []
+            assert [drawn(law, coin(trace.frontier + step, 5)) for step, law in enumerate(laws)] == list(proposals)
         count = 0
-        for proposal, row in zip(proposals, rows, strict=False):
+        while count < len(proposals):
+            p, q = rows[count].get(proposals[count], 0.0), laws[count][proposals[count]]
             u = coin(trace.frontier + count + 1, 2)
-            margins.append(abs(u - row.get(proposal, 0.0)))
-            if u >= row.get(proposal, 0.0):
+            margins.append(abs(u * q - p))
+            if u * q >= p:
                 break
             count += 1
         assert accepted == count
-        row = rows[count]
+        row, purpose = rows[count], 4
         if count < len(proposals):
-            row.pop(proposals[count], None)
-        goal = coin(trace.frontier + count + 1, 3 if count < len(proposals) else 4) * sum(row.values())
-        sums = list(accumulate(row.values()))
-        margins += [abs(goal - each) for each in sums]
-        last = next(token for token, reached in zip(row, sums, strict=True) if reached > goal)
+            row, purpose = {token: max(p - laws[count].get(token, 0.0), 0.0) for token, p in row.items()}, 3
+        last = drawn(row, coin(trace.frontier + count + 1, purpose) * sum(row.values()))
         assert [*proposals[:count], last][: 60 - place] == list(made.tokens[place : place + count + 1])
         place += count + 1
     assert place >= 60
@@ -103,19 +120,20 @@ def test_accept_and_correct_give_the_targets_law_exactly(profile: str, proposal:
     """Every outcome of both coins: the code is constant between multiples of 1/8, so sixteenths' midpoints see all."""
     numerics = Numerics.of(load_profile(profile))
     p = torch.tensor([EIGHTHS, EIGHTHS], dtype=torch.float32) / 8
-    law = sampling.Distribution(torch.arange(len(EIGHTHS)).expand(2, -1), p)
-    proposals = torch.tensor([proposal])
+    law = filters.Distribution(torch.arange(len(EIGHTHS)).expand(2, -1), p)
+    chains = acceptance.Chains.of([torch.tensor([proposal])])
+    certain, none = acceptance.one_hot(chains.tokens), torch.tensor([0])
     coins = [(2 * at + 1) / 128 for at in range(64)]
     mass = {token: Fraction(0) for token in range(len(EIGHTHS))}
     remaining = 8 - EIGHTHS[proposal]
     for coin in coins:
-        accepted = acceptance.accepted_count(proposals, law, torch.tensor([coin]))
-        if accepted:
+        if acceptance.accepted_count(chains, certain, law, torch.tensor([[coin]]), numerics).item():
             mass[proposal] += Fraction(1, 64)
             continue
         for at in range(remaining):
-            middle = (2 * at + 1) / (2 * remaining)
-            mass[int(acceptance.terminal(proposals, 0, law, middle, numerics))] += Fraction(1, 64 * remaining)
+            middle = torch.tensor([(2 * at + 1) / (2 * remaining)], dtype=torch.float64)
+            last = acceptance.terminal(chains, none, certain, law, middle, numerics)
+            mass[int(last)] += Fraction(1, 64 * remaining)
     assert mass == {token: Fraction(share, 8) for token, share in enumerate(EIGHTHS)}
 
 
@@ -124,7 +142,9 @@ def test_a_cap_keeps_the_largest_in_order_with_the_lower_id_first() -> None:
     logits = torch.zeros(1, 41)
     logits[0, 0] = -0.0
     logits[0, 30:] = torch.tensor([3.0, -0.0, 5.0, 5.0, 0.0, -1.0, 3.0, 0.0, 0.0, 90.0, 90.0])
-    kept = sampling.distribution(logits, 1.0, 39, numerics)
+    rows = SettingRows.of([Sampling(1.0)], [1], numerics.profile, torch.device("cpu"))
+    kept = filters.distribution(logits[:, :39], rows, numerics)
+    assert kept.support is not None
     assert kept.support.tolist() == [[32, 33, 30, 36, *range(16)]]
     assert kept.p[0, 0] == kept.p[0, 1]
     assert kept.p[0, 4] == kept.p[0, 19]
@@ -134,4 +154,4 @@ def test_no_coin_reaches_a_token_without_probability() -> None:
     support = torch.tensor([[4, 7, 9]])
     p = torch.tensor([[0.0, 1.0 - 2.0**-24, 0.0]])
     for coin in (0.0, 0.5, 1.0 - 2.0**-24):
-        assert int(sampling.draw(support, p, torch.tensor([coin]))) == 7
+        assert int(sampling.draw(filters.Distribution(support, p), torch.tensor([coin]))) == 7

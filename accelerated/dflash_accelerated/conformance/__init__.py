@@ -1,6 +1,7 @@
 """The engine as an implementation that vectors can check: `dflash_accelerated.conformance:create`.
 
 Each op is answered by the very functions that `Engine` runs; nothing is computed here that the engine does not compute.
+Profiles that are stated on some ops only are answered on these.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from typing import Any
 
 import torch
 from dflash_spec.config import operations
-from dflash_spec.errors import UnsupportedError
+from dflash_spec.errors import DFlashError, UnsupportedError
 from dflash_spec.registry import load_ops, load_profile
 from dflash_spec.tensors import FLOATS, Array
 
-from dflash_accelerated.conformance import blocks, dflash2, layers, models, primitives, verification
+from dflash_accelerated.conformance import blocks, dflash2, layers, models, primitives, sampling, verification
 from dflash_accelerated.conformance.call import Answer, Call, to_arrays
 from dflash_accelerated.numerics import Numerics
 
 HANDLERS = (
-    primitives.HANDLERS | blocks.HANDLERS | layers.HANDLERS | verification.HANDLERS | models.HANDLERS | dflash2.HANDLERS
-)
+    primitives.HANDLERS | blocks.HANDLERS | layers.HANDLERS | sampling.HANDLERS | verification.HANDLERS
+    | models.HANDLERS | dflash2.HANDLERS
+)  # fmt: skip
 
 READ = ("read_draft", "convert_draft", "read_dflash2", "convert_dflash2", "read_target", "check_folder", "width")
 CONFIG_OPS = {
@@ -37,31 +39,45 @@ class Implementation:
     def __init__(self, profile: str) -> None:
         self._profile = load_profile(profile)
         self._numerics = Numerics.of(self._profile)
+        self._config_ops = CONFIG_OPS.get(profile, ())
+        own = set(self._profile.ops)
+        self._ops = {op for op in (*HANDLERS, *self._config_ops) if not own or op in own}
 
     def describe(self) -> dict[str, Any]:
         """Name, version, profile, and the ops and dtypes that it declares."""
-        name = self._profile.name
         return {
             "name": "accelerated",
             "version": version("dflash-oracle"),
-            "profile": name,
-            "ops": sorted([*HANDLERS, *CONFIG_OPS[name]]),
+            "profile": self._profile.name,
+            "ops": sorted(self._ops),
             "dtypes": list(FLOATS),
         }
 
     def run(self, op: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, and stages under `stage.<name>`, floats as float32.
 
-        Raises UnsupportedError for an op that is not declared, and what the op itself raises.
+        An op of the engine with an output `refused` answers that alone where the engine raises a named error. Raises
+        UnsupportedError for an op that is not declared, and what the op itself raises.
         """
-        if op in CONFIG_OPS[self._profile.name]:
-            answer: Answer = operations.OPERATIONS[op](**inputs, profile=self._profile)._asdict()
-        elif op in HANDLERS:
-            answer = HANDLERS[op](Call(inputs, self._numerics))
-        else:
+        if op not in self._ops:
             raise UnsupportedError(f"op {op!r}, expected one of those that describe() lists")
-        stages = [spec.name for spec in load_ops()[op].stages]
-        return to_arrays(answer, stages)
+        declared = load_ops()[op]
+        may_refuse = op in HANDLERS and any(spec.name == "refused" for spec in declared.outputs)
+        try:
+            answer = self._answer(op, inputs)
+        except UnsupportedError:
+            raise
+        except DFlashError:
+            if not may_refuse:
+                raise
+            answer = {"refused": 1}
+        return to_arrays(answer, [spec.name for spec in declared.stages])
+
+    def _answer(self, op: str, inputs: Mapping[str, Array]) -> Answer:
+        if op in self._config_ops:
+            answer: Answer = operations.OPERATIONS[op](**inputs, profile=self._profile)._asdict()
+            return answer
+        return HANDLERS[op](Call(inputs, self._numerics))
 
 
 def create(profile: str) -> Implementation:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from dflash_spec.errors import TensorError
 from dflash_spec.tensors import Array
 from torch import Tensor
 
@@ -64,6 +65,12 @@ class Call:
             for name, values in self._inputs.items()
             if name.startswith(prefix)
         }
+
+
+def refuse(bad: Tensor | bool, what: str) -> None:
+    """Raise TensorError where the engine decides that no token may come of `what`."""
+    if bad:
+        raise TensorError(f"{what}: no finite distribution, expected one")
 
 
 def to_arrays(answer: Answer, stages: Sequence[str]) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from dflash_accelerated.conformance.call import Answer, Call
 from dflash_accelerated.conformance.layers import layer_of
 from dflash_accelerated.layers import ConvWeights
 from dflash_accelerated.models import dflash2
-from dflash_accelerated.ops import acceptance, conv, head, materialize, mlp, qkv, rope, sampling, selector
+from dflash_accelerated.ops import conv, head, materialize, mlp, qkv, rope, selector
 from dflash_accelerated.rings import Rings, lane_bytes
 
 
@@ -96,16 +96,6 @@ def _walk(call: Call) -> Answer:
     return {"scores": path.scores[0], "proposals": path.tokens[0], "q": path.q[0]}
 
 
-def _sparse(call: Call) -> Answer:
-    proposals = call.ids("proposals")
-    law = sampling.Distribution(call.ids("support"), call.raw("p"))
-    drawn_from = acceptance.SparseLaw(call.ids("candidates"), call.raw("q"))
-    accepted = acceptance.sparse_accepted_count(proposals, drawn_from, law, call.raw("u_accept"), call.numerics)
-    coin = call.number("u_terminal")
-    last = acceptance.sparse_terminal(proposals, accepted, drawn_from, law, coin, call.numerics)
-    return acceptance.licensed(proposals, accepted, last)._asdict()
-
-
 def _block_inputs(call: Call) -> Answer:
     settings = (call.integer(name) for name in ("anchor", "mask_id", "frontier", "drafts", "extent"))
     columns = rounds.dflash2_columns(call.numerics.profile, *settings)
@@ -131,7 +121,6 @@ HANDLERS: dict[str, Callable[[Call], Answer]] = {
     "head.indexed_argmax": _indexed_argmax,
     "selector.project": _project,
     "selector.walk": _walk,
-    "law.sparse": _sparse,
     "block.dflash2_inputs": _block_inputs,
     "rng.proposal_keys": _proposal_keys,
 }

@@ -18,6 +18,7 @@ from dflash_accelerated.ops import head
 from dflash_accelerated.ops.acceptance import SparseLaw
 from dflash_accelerated.protocols import Block, ContextRows, Proposal, Segment
 from dflash_accelerated.requests import StageLog
+from dflash_accelerated.settings import Sampling
 
 CPU = torch.device("cpu")
 
@@ -39,7 +40,7 @@ def _block(call: Call) -> Answer:
 
 
 def _second_block(call: Call) -> Answer:
-    stages, proposal = _proposed(call, temperature=call.number("temperature"), uniforms=call.raw("u"))
+    stages, proposal = _proposed(call, sampling=Sampling(call.number("temperature")), uniforms=call.raw("u"))
     law = cast(SparseLaw, proposal.law)
     return stages | {"candidates": law.ids, "proposals": proposal.tokens, "q": law.q}
 
@@ -73,6 +74,17 @@ def _forward(call: Call) -> Answer:
 
 
 def _generate(call: Call) -> Answer:
+    return _request(call)
+
+
+def _sample(call: Call) -> Answer:
+    numbers = {name: call.number(name) for name in ("top_p", "min_p")}
+    penalties = {f"{name}_penalty": call.number(name) for name in ("presence", "frequency")}
+    allowed = [int(id_) for id_ in np.flatnonzero(call.array("allowed")[: call.integer("public")])]
+    return _request(call, top_k=call.integer("top_k"), allowed_tokens=allowed, **numbers, **penalties)
+
+
+def _request(call: Call, **options: Any) -> Answer:
     target, draft = _target(call, "target_config"), _draft(call, "draft_config", "target_config")
     engine = Engine(
         target,
@@ -87,6 +99,7 @@ def _generate(call: Call) -> Answer:
         temperature=call.number("temperature"),
         seed=call.integer("seed"),
         stop_ids=call.integers("stop_ids"),
+        **options,
     )
     proposals = np.full((len(made.accepted), engine.draft_tokens), -1, dtype=np.int64)
     for row, tokens in zip(proposals, made.proposals, strict=True):
@@ -99,4 +112,5 @@ HANDLERS: dict[str, Callable[[Call], Answer]] = {
     "draft2.block": _second_block,
     "target.forward": _forward,
     "engine.generate": _generate,
+    "engine.sample": _sample,
 }

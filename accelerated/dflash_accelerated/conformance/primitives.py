@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from dflash_accelerated import rounds
@@ -30,8 +29,8 @@ def _uniform(call: Call) -> Answer:
 
 def _round_keys(call: Call) -> Answer:
     frontier, extent, accepted = (call.integer(name) for name in ("frontier", "extent", "accepted"))
-    accept = np.array(rounds.accept_keys(frontier, extent), dtype=np.int64).reshape(-1, 3)
-    return {"accept": accept, "terminal": list(rounds.terminal_key(frontier, extent, accepted))}
+    keys = rounds.round_keys([frontier], [extent], extent)
+    return {"accept": keys.accept[0], "terminal": keys.terminal[0, accepted]}
 
 
 def _plain_keys(call: Call) -> Answer:

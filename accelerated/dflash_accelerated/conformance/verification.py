@@ -1,42 +1,83 @@
-"""PROC and LAW ops."""
+"""LAW ops. Each is a batch of one request, but for whole rounds, which are a batch of one request a seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dflash_accelerated.conformance.call import Answer, Call
-from dflash_accelerated.ops import acceptance, head, sampling
+import torch
+from torch import Tensor
+
+from dflash_accelerated import coins, decisions, rounds
+from dflash_accelerated.conformance.call import Answer, Call, refuse
+from dflash_accelerated.ops import acceptance, filters, sampling
+from dflash_accelerated.ops.acceptance import Chains, SparseLaw, Verdict
 
 
-def _distribution(call: Call) -> Answer:
-    arguments = (call.number("temperature"), call.integer("public"), call.numerics)
-    return sampling.distribution(call.act("logits"), *arguments)._asdict()
+def _law(call: Call) -> filters.Distribution:
+    return filters.Distribution(call.ids("support"), call.raw("p"))
 
 
-def _greedy_tokens(call: Call) -> Answer:
-    return {"tokens": head.argmax(call.act("logits"), call.integer("public"))}
-
-
-def _draw(call: Call) -> Answer:
-    return {"tokens": sampling.draw(call.ids("support"), call.raw("p"), call.raw("u"))}
+def _answer(verdict: Verdict) -> Answer:
+    """The only request's. A terminal token of -1 is a refused draw."""
+    licensed, accepted = verdict.licensed[0], int(verdict.accepted[0])
+    refuse(licensed[accepted] < 0, "a row of p")
+    return {"accepted": accepted, "licensed": licensed}
 
 
 def _greedy(call: Call) -> Answer:
-    return acceptance.greedy(call.ids("proposals"), call.ids("target"))._asdict()
+    return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), call.ids("target")))
+
+
+def _match(call: Call) -> Answer:
+    drawn = sampling.draw(_law(call), call.raw("u"))
+    return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), drawn))
+
+
+def _judged(call: Call, drawn_from: SparseLaw) -> Answer:
+    chains = Chains.of([call.ids("proposals")])
+    ends = call.raw("u_terminal").expand(1, len(chains.owner))
+    given = coins.Coins(call.array("u_accept")[None], ends.contiguous().numpy())
+    return _answer(decisions.judge(chains, drawn_from, _law(call), given, call.numerics))
 
 
 def _one_hot(call: Call) -> Answer:
-    proposals = call.ids("proposals")
-    law = sampling.Distribution(call.ids("support"), call.raw("p"))
-    accepted = acceptance.accepted_count(proposals, law, call.raw("u_accept"))
-    last = acceptance.terminal(proposals, accepted, law, call.number("u_terminal"), call.numerics)
-    return acceptance.licensed(proposals, accepted, last)._asdict()
+    return _judged(call, acceptance.one_hot(call.ids("proposals")))
+
+
+def _sparse(call: Call) -> Answer:
+    return _judged(call, SparseLaw(call.ids("candidates"), call.raw("q")))
+
+
+def _sample_rounds(call: Call) -> Answer:
+    """One round for each seed at frontier 1: proposals drawn from q, or the given ones, then verified."""
+    seeds, own_law, given = call.array("seeds").tolist(), bool(call.integer("own_law")), call.ids("proposals")
+    count, rows = len(given), len(call.array("p"))
+    ids, q = call.ids("candidates"), call.raw("q")
+    proposals = _drawn(ids, q, seeds) if own_law else given.expand(len(seeds), -1)
+    chains = Chains.of(list(proposals))
+    drawn_from = SparseLaw(*(part.repeat(len(seeds), 1) for part in (ids, q))) if own_law else acceptance.one_hot(
+        proposals.reshape(-1)
+    )  # fmt: skip
+    law = filters.Distribution(*(part.repeat(len(seeds), 1) for part in (call.ids("support"), call.raw("p"))))
+    own = coins.of_rounds(seeds, [1] * len(seeds), [count] * len(seeds), count)
+    verdict = decisions.judge(chains, drawn_from, law, own, call.numerics)
+    licensed = verdict.licensed[:, :rows]
+    return {"proposals_drawn": proposals, "accepted": verdict.accepted, "licensed": licensed}
+
+
+def _drawn(ids: Tensor, q: Tensor, seeds: list[int]) -> Tensor:
+    """Proposals [N, P] of rows ids and q [P, C], each step with the uniform of its own key."""
+    keys = rounds.proposal_keys(1, len(q))
+    steps = [torch.from_numpy(coins.of_keys(seed, keys)) for seed in seeds] if keys else []
+    us = torch.stack(steps) if steps else torch.zeros(len(seeds), 0)
+    wide = filters.Distribution(ids.repeat(len(seeds), 1), q.repeat(len(seeds), 1))
+    return sampling.draw(wide, us.reshape(-1)).view(len(seeds), len(q))
 
 
 HANDLERS: dict[str, Callable[[Call], Answer]] = {
-    "proc.distribution": _distribution,
-    "proc.greedy": _greedy_tokens,
-    "proc.draw": _draw,
     "law.greedy": _greedy,
+    "law.match": _match,
     "law.one_hot": _one_hot,
+    "law.sparse": _sparse,
+    "law.sample_rounds": _sample_rounds,
 }

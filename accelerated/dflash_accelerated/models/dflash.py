@@ -15,8 +15,11 @@ from dflash_accelerated.memory import Context, KvCache, positions_of
 from dflash_accelerated.models.decoder import Attend, decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, context_kv, head, rope
+from dflash_accelerated.ops.acceptance import SparseLaw
+from dflash_accelerated.ops.sampling import propose
 from dflash_accelerated.protocols import Block, ContextRows, Proposal, SequenceState, Vocabulary
 from dflash_accelerated.rounds import Columns, block_columns
+from dflash_accelerated.settings import SettingRows
 
 
 class DraftState(SequenceState, Protocol):
@@ -104,7 +107,26 @@ class DFlashDraft:
         """What the blocks' final rows ACT [P, H] propose."""
         logits = torch.split(vocabulary.logits(torch.cat(list(hidden))), [len(rows) for rows in hidden])
         record(blocks, "logits", logits)
-        return [Proposal(vocabulary.choose(rows)) for rows in logits]
+        made = [Proposal(vocabulary.choose(rows)) for rows in logits]
+        if self._numerics.profile.axes["proposal"] == "sampled":
+            for at, proposal in self._draw(blocks, logits, vocabulary.public):
+                made[at] = proposal
+        return made
+
+    def _draw(self, blocks: Sequence[Block], logits: Sequence[Tensor], public: int) -> list[tuple[int, Proposal]]:
+        """Of the blocks that have uniforms: which it is, and its proposals, drawn with the request's own settings."""
+        drawing = [(at, block, block.uniforms) for at, block in enumerate(blocks) if block.uniforms is not None]
+        if not drawing:
+            return []
+        counts = [len(logits[at]) for at, _, _ in drawing]
+        rows = SettingRows.of([block.sampling for _, block, _ in drawing], counts, self._numerics.profile, self.device)
+        coins = torch.cat([own[:count] for (_, _, own), count in zip(drawing, counts, strict=True)])
+        joined = torch.cat([logits[at] for at, _, _ in drawing])
+        tokens, q = (torch.split(part, counts) for part in propose(joined, public, rows, coins, self._numerics))
+        record([block for _, block, _ in drawing], "q", q)
+        return [
+            (at, Proposal(own, SparseLaw(None, law))) for (at, _, _), own, law in zip(drawing, tokens, q, strict=True)
+        ]
 
     def _reading(self, layer: int) -> Attend[DraftState]:
         return partial(self._attend, layer)

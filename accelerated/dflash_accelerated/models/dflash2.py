@@ -107,7 +107,7 @@ class DFlash2Draft(DFlashDraft):
             g,
             self._selector,
             torch.tensor([block.anchor for block in blocks], device=self.device),
-            torch.tensor([block.temperature for block in blocks], dtype=torch.float32, device=self.device),
+            torch.tensor([block.sampling.temperature for block in blocks], dtype=torch.float32, device=self.device),
             self._uniforms(blocks, ids.shape[1]),
             self._numerics,
         )

@@ -1,23 +1,17 @@
 """How many proposals the target accepts, and the token that ends the round."""
 
-from dflash_accelerated.ops.acceptance.torch import (
-    SparseLaw,
-    Verdict,
-    accepted_count,
-    greedy,
-    licensed,
-    sparse_accepted_count,
-    sparse_terminal,
-    terminal,
-)
+from dflash_accelerated.ops.acceptance.chains import Chains
+from dflash_accelerated.ops.acceptance.laws import SparseLaw, joined, one_hot
+from dflash_accelerated.ops.acceptance.torch import Verdict, accepted_count, greedy, licensed, terminal
 
 __all__ = [
+    "Chains",
     "SparseLaw",
     "Verdict",
     "accepted_count",
     "greedy",
+    "joined",
     "licensed",
-    "sparse_accepted_count",
-    "sparse_terminal",
+    "one_hot",
     "terminal",
 ]

@@ -1,4 +1,8 @@
-"""Acceptance and correction of a chain of proposals, one-hot or drawn from a law of their own, in PyTorch."""
+"""Acceptance and correction of chains of proposals in PyTorch, for several requests at once.
+
+A certain proposal is one drawn from a law with a single candidate: u · 1 < p(d) is u < p(d), and max(p - q, 0) is p
+without d.
+"""
 
 from __future__ import annotations
 
@@ -8,119 +12,113 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.sampling import Distribution, draw
+from dflash_accelerated.ops.acceptance.chains import Chains
+from dflash_accelerated.ops.acceptance.laws import SparseLaw
+from dflash_accelerated.ops.filters import Distribution
+from dflash_accelerated.ops.sampling import draw
 
 
 class Verdict(NamedTuple):
-    """Licensed tokens I64 [P + 1], 0 after the terminal one, and how many proposals were accepted."""
+    """Licensed tokens I64 [B, P + 1], 0 after the terminal one, and how many proposals were accepted, I64 [B].
+
+    A terminal token of -1 is a draw that was refused.
+    """
 
     licensed: Tensor
-    accepted: int
+    accepted: Tensor
 
 
-def greedy(proposals: Tensor, target: Tensor) -> Verdict:
-    """Proposals I64 [P] against the target's argmaxes I64 [P + 1]: the longest equal prefix, then the target's token.
+def greedy(chains: Chains, target: Tensor) -> Verdict:
+    """Proposals against the target's own tokens I64 [R]: the longest equal prefix, then the target's token.
 
-    Clauses: LAW-001, LAW-002, LAW-008. Source: NInfer docs/maintainer/dflash.md; Infernix
-    include/infernix/ops/speculative_round.h.
+    The target's tokens are argmaxes, or in sample-and-match its draws; -1 equals nothing.
+
+    Clauses: LAW-001, LAW-002, LAW-008, LAW-012. Source: NInfer docs/maintainer/dflash.md; Infernix
+    include/infernix/ops/speculative_round.h; z-lab/dflash@44947fb dflash/model.py.
     """
-    accepted = _prefix(proposals == target[:-1])
-    return licensed(proposals, accepted, target[accepted])
+    accepted = _prefix(chains, chains.tokens == target[chains.tested])
+    return licensed(chains, accepted, target[chains.first + accepted])
 
 
-def accepted_count(proposals: Tensor, law: Distribution, uniforms: Tensor) -> int:
-    """How many one-hot proposals I64 [P] pass u < p(d) in a row, with uniforms FP32 [P] in [0, 1).
+def accepted_count(
+    chains: Chains, drawn_from: SparseLaw, law: Distribution, coins: Tensor, numerics: Numerics
+) -> Tensor:
+    """How many proposals of each request pass the test of u · q(d) against p(d) in a row: I64 [B].
 
-    Clause: LAW-003. Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0 _rejection_sample.
+    `drawn_from` has T rows, `law` R rows, `coins` FP32 [B, P] in [0, 1). The product is an FP32 one. Profile axis
+    `accept_test`: `strict` is u · q < p; `covered_or_strict` also p >= q. A NaN passes nothing.
+
+    Clauses: LAW-003, LAW-009, LAW-010, LAW-013. Source: Infernix include/infernix/ops/speculative_round.h,
+    src/ops/kernel/speculative_round.cuh; dflash 0.1.0 _rejection_sample.
     """
-    rows = len(proposals)
-    mass = torch.where(law.support[:rows] == proposals[:, None], law.p[:rows], 0.0).sum(dim=1)
-    return _prefix(uniforms < mass)
+    tokens, tested = chains.tokens, chains.tested
+    p = _of_tokens(law.support, law.p, tested, tokens)
+    q = _of_tokens(drawn_from.ids, drawn_from.q, torch.arange(len(tokens), device=tokens.device), tokens)
+    passed = coins[chains.owner[tested], chains.column[tested]] * q < p
+    if numerics.profile.axes["accept_test"] == "covered_or_strict":
+        passed = passed | (p >= q)
+    return _prefix(chains, passed)
 
 
-def terminal(proposals: Tensor, accepted: int, law: Distribution, uniform: float, numerics: Numerics) -> Tensor:
-    """The token after `accepted` proposals, from row `accepted` of `law`: I64 scalar.
+def terminal(
+    chains: Chains, accepted: Tensor, drawn_from: SparseLaw, law: Distribution, coins: Tensor, numerics: Numerics
+) -> Tensor:
+    """The token after `accepted` I64 [B] proposals, from that row of `law`, with `coins` FP32 [B]: I64 [B].
 
-    A correction leaves the rejected proposal out; profile axis `zero_residual` says what happens where nothing remains.
-    After all proposals it is a bonus, with nothing left out.
+    A correction is drawn from max(p - q, 0), where q is looked up by id; where all of that is 0, profile axis
+    `zero_residual` says what happens. After all proposals it is a bonus, with nothing subtracted. A draw from a row
+    that holds a NaN gives -1.
 
-    Clauses: LAW-004, LAW-005, LAW-006, LAW-007. Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0
-    _rejection_sample.
+    Clauses: LAW-004 to LAW-007, LAW-011, LAW-013. Source: Infernix include/infernix/ops/speculative_round.h; dflash
+    0.1.0 _rejection_sample; vllm-project/vllm pull 50183.
     """
-    support, p = law.support[accepted], law.p[accepted]
-    if accepted == len(proposals):
-        return _drawn(support, p, uniform)
-    return _corrected(support, p, torch.where(support == proposals[accepted], 0.0, p), uniform, numerics)
+    rows = chains.first + accepted
+    support, p = None if law.support is None else law.support[rows], law.p[rows].to(torch.float64)
+    rest, drawn, goal = p, accepted == chains.counts, coins.to(torch.float64)
+    if len(drawn_from.q):
+        at = (rows - torch.arange(len(rows), device=rows.device)).clamp(max=len(drawn_from.q) - 1)
+        q = _over_support(support, p.shape[1], drawn_from, at)
+        rest = torch.where(drawn[:, None], p, (p - q).clamp(min=0.0))
+    mass = rest.sum(dim=1)
+    nothing = ~drawn & (mass <= 0)
+    if numerics.profile.axes["zero_residual"] == "target":
+        rest, drawn = torch.where(nothing[:, None], p, rest), drawn | nothing
+    token = draw(Distribution(support, rest), torch.where(drawn, goal, goal * mass))
+    if numerics.profile.axes["zero_residual"] == "top_token" and support is not None:
+        token = torch.where(nothing, support[:, 0], token)
+    return token
 
 
-def licensed(proposals: Tensor, accepted: int, last: Tensor) -> Verdict:
-    """The accepted proposals, then `last`, then zeros.
+def licensed(chains: Chains, accepted: Tensor, last: Tensor) -> Verdict:
+    """The accepted proposals, then `last` I64 [B], then zeros.
 
     Clauses: LAW-002, LAW-008. Source: Infernix include/infernix/ops/speculative_round.h.
     """
-    tokens = torch.zeros(len(proposals) + 1, dtype=torch.int64, device=last.device)
-    tokens[:accepted] = proposals[:accepted]
-    tokens[accepted] = last
-    return Verdict(tokens, accepted)
+    slots = torch.arange(chains.proposals.shape[1] + 1, device=last.device)
+    tokens = torch.nn.functional.pad(chains.proposals, (0, 1)).where(slots < accepted[:, None], 0)
+    return Verdict(tokens.scatter(1, accepted[:, None], last[:, None]), accepted)
 
 
-class SparseLaw(NamedTuple):
-    """The law of each proposal: candidate ids I64 [P, C], -1 where there is none, and q FP32 [P, C]."""
-
-    ids: Tensor
-    q: Tensor
-
-
-def sparse_accepted_count(
-    proposals: Tensor, drawn_from: SparseLaw, law: Distribution, uniforms: Tensor, numerics: Numerics
-) -> int:
-    """How many proposals I64 [P] pass the test of u · q(d) against p(d) in a row, with uniforms FP32 [P] in [0, 1).
-
-    The product is an FP32 one. Profile axis `accept_test`: `strict` is u · q < p; `covered_or_strict` also p >= q.
-
-    Clauses: LAW-009, LAW-010. Source: Infernix src/ops/kernel/speculative_round.cuh; dflash 0.1.0 _rejection_sample.
-    """
-    rows = len(proposals)
-    p = torch.where(law.support[:rows] == proposals[:, None], law.p[:rows], 0.0).sum(dim=1)
-    q = torch.where(drawn_from.ids == proposals[:, None], drawn_from.q, 0.0).sum(dim=1)
-    passed = uniforms * q < p
-    if numerics.profile.axes["accept_test"] == "covered_or_strict":
-        passed = passed | (p >= q)
-    return _prefix(passed)
+def _of_tokens(ids: Tensor | None, values: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+    """The value [T] of `tokens[t]` in row `rows[t]` of values [N, S], 0 where its ids do not hold it."""
+    if ids is None:
+        return values[rows, tokens]
+    return torch.where(ids[rows] == tokens[:, None], values[rows], 0.0).sum(dim=1)
 
 
-def sparse_terminal(
-    proposals: Tensor, accepted: int, drawn_from: SparseLaw, law: Distribution, uniform: float, numerics: Numerics
-) -> Tensor:
-    """The token after `accepted` proposals, from row `accepted` of `law`: I64 scalar.
-
-    A correction is drawn from max(p - q, 0), where q is looked up by id; the rest is as in `terminal`.
-
-    Clauses: LAW-005, LAW-006, LAW-007, LAW-011. Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0
-    _rejection_sample.
-    """
-    support, p = law.support[accepted], law.p[accepted]
-    if accepted == len(proposals):
-        return _drawn(support, p, uniform)
-    same = support[:, None] == drawn_from.ids[accepted]
-    q = torch.where(same, drawn_from.q[accepted], 0.0).sum(dim=1)
-    rest = (p.to(torch.float64) - q.to(torch.float64)).clamp(min=0.0)
-    return _corrected(support, p, rest, uniform, numerics)
+def _over_support(support: Tensor | None, size: int, drawn_from: SparseLaw, at: Tensor) -> Tensor:
+    """q of every id of a support [B, S], float64, from row `at[b]` of a law; 0 where it has none."""
+    ids, q = None if drawn_from.ids is None else drawn_from.ids[at], drawn_from.q[at].to(torch.float64)
+    if ids is None:
+        return q if support is None else torch.where(support >= 0, q.gather(1, support.clamp(min=0)), 0.0)
+    if support is None:
+        found = torch.zeros(len(at), size, dtype=torch.float64, device=q.device)
+        return found.scatter_add_(1, ids.clamp(min=0), q.where(ids >= 0, 0.0))
+    return torch.where(support[:, :, None] == ids[:, None], q[:, None], 0.0).sum(dim=2)
 
 
-def _corrected(support: Tensor, p: Tensor, rest: Tensor, uniform: float, numerics: Numerics) -> Tensor:
-    """A draw from the weights `rest` [S], or where they are all 0, what profile axis `zero_residual` says."""
-    mass = float(rest.to(torch.float64).sum())
-    if mass > 0:
-        return _drawn(support, rest, uniform * mass)
-    if numerics.profile.axes["zero_residual"] == "top_token":
-        return support[0]
-    return _drawn(support, p, uniform)
-
-
-def _drawn(support: Tensor, weights: Tensor, goal: float) -> Tensor:
-    return draw(support[None], weights[None], torch.tensor([goal], dtype=torch.float64, device=weights.device))[0]
-
-
-def _prefix(passed: Tensor) -> int:
-    return int(passed.to(torch.int64).cumprod(0).sum())
+def _prefix(chains: Chains, passed: Tensor) -> Tensor:
+    """How many tests of each request, of all [T], pass before the first that fails: I64 [B]."""
+    table = torch.zeros_like(chains.proposals)
+    table[chains.owner[chains.tested], chains.column[chains.tested]] = passed.to(torch.int64)
+    return table.cumprod(dim=1).sum(dim=1)

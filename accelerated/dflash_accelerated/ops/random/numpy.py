@@ -21,9 +21,12 @@ def _words(values: ArrayLike, dtype: Any) -> NDArray[np.uint64]:
 
 
 def keys(seed: ArrayLike, position: ArrayLike, purpose: ArrayLike, sub: ArrayLike) -> NDArray[np.uint64]:
-    """The 64-bit keys [N] of draws with these seeds (U64) and position, purpose (I32) and sub-index (U32) [N].
+    """The 64-bit keys of draws with these seeds (U64) and position, purpose (I32) and sub-index (U32), all [N] or of
+    any shapes that fit together.
 
-    Clauses: RNG-001, RNG-002. Source: SplitMix64; Infernix src/ops/kernel/sampling_device.cuh.
+    A key depends on these four alone, not on the row of a batch, its width, or how many draws came before.
+
+    Clauses: RNG-001, RNG-002, RNG-007. Source: SplitMix64; Infernix src/ops/kernel/sampling_device.cuh.
     """
     seeds = np.atleast_1d(np.asarray(seed, dtype=np.uint64))
     inner = _mix(seeds ^ (_words(position, np.uint32) * np.uint64(0xD1B54A32D192ED03)))
@@ -32,7 +35,7 @@ def keys(seed: ArrayLike, position: ArrayLike, purpose: ArrayLike, sub: ArrayLik
 
 
 def uniforms(key: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """The top 24 bits of each key times 2⁻²⁴: FP32 [N] in [0, 1).
+    """The top 24 bits of each key times 2⁻²⁴: FP32 in [0, 1), in the keys' shape.
 
     Clause: RNG-003. Source: Infernix src/ops/kernel/sampling_device.cuh.
     """

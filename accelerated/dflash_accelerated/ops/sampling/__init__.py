@@ -1,5 +1,5 @@
-"""The processed target distribution and draws from it."""
+"""Inverse-CDF draws."""
 
-from dflash_accelerated.ops.sampling.torch import Distribution, distribution, draw, drawn_rank
+from dflash_accelerated.ops.sampling.torch import Proposed, draw, drawn_rank, propose
 
-__all__ = ["Distribution", "distribution", "draw", "drawn_rank"]
+__all__ = ["Proposed", "draw", "drawn_rank", "propose"]

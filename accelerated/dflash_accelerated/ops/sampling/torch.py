@@ -1,4 +1,4 @@
-"""Processed distributions and inverse-CDF draws in PyTorch."""
+"""Inverse-CDF draws in PyTorch, and proposals drawn from a draft's own rows."""
 
 from __future__ import annotations
 
@@ -8,47 +8,44 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.ranking import ranked
+from dflash_accelerated.ops.filters import Distribution, distribution
+from dflash_accelerated.ops.penalties import adjust
+from dflash_accelerated.settings import SettingRows
 
 
-class Distribution(NamedTuple):
-    """Token ids in draw order, I64 [N, S], and their probabilities, FP32 [N, S]."""
+class Proposed(NamedTuple):
+    """Tokens I64 [N], and the law that each was drawn from: q FP32 [N, public], over every id in ascending order."""
 
-    support: Tensor
-    p: Tensor
+    tokens: Tensor
+    q: Tensor
 
 
-def distribution(logits: Tensor, temperature: float, public: int, numerics: Numerics) -> Distribution:
-    """softmax(logit / T) over the support: logits [N, V], temperature > 0.
+def propose(logits: Tensor, public: int, rows: SettingRows, coins: Tensor, numerics: Numerics) -> Proposed:
+    """One draw from each row of a draft's logits [N, V], processed as the target's are, with coins FP32 [N] in [0, 1).
 
-    Profile axis `sampling_cap`: with a cap n > 0 the support is the n largest logits, descending, lower id first on
-    ties; with 0 it is every public id in ascending order.
+    A row that is refused has a law of NaN, which no verification accepts, and some token.
 
-    Clauses: PROC-001, PROC-003, PROC-004. Source: Infernix include/infernix/ops/sampling.h; dflash 0.1.0
-    _sampling_probs.
+    Clause: PROC-020. Source: dflash 0.1.0 dflash_generate; huggingface/transformers issue 47932.
     """
-    scores = logits[:, :public].to(torch.float32)
-    cap = int(numerics.profile.axes["sampling_cap"])
-    if cap:
-        ids = torch.arange(scores.shape[1], device=scores.device)
-        support = ranked(scores, ids, min(cap, scores.shape[1]))
-        scores = scores.gather(1, support)
-    else:
-        support = torch.arange(scores.shape[1], device=scores.device).expand(scores.shape)
-    below = scores - scores.amax(dim=1, keepdim=True)  # 0 at the largest, so that a tiny temperature cannot overflow it
-    return Distribution(support, torch.softmax(below / temperature, dim=-1))
+    scores, refused = adjust(logits, public)
+    q = distribution(scores, rows, numerics).p.masked_fill(refused[:, None], torch.nan)
+    return Proposed(draw(Distribution(None, q), coins).clamp(min=0), q)
 
 
-def draw(support: Tensor, weights: Tensor, goal: Tensor) -> Tensor:
-    """The first rank whose inclusive cumulative weight is above `goal`, else the last rank of weight above 0.
+def draw(law: Distribution, goal: Tensor) -> Tensor:
+    """The first id whose inclusive cumulative weight is above `goal`, else the last id of weight above 0: I64 [N].
 
-    `support` and `weights` [N, S], weights need not sum to 1; `goal` [N]; result I64 [N].
+    The weights [N, S] in `law.p` need not sum to 1; `goal` [N]. A row that holds a NaN, or no weight, gives -1.
 
-    Clause: PROC-005. Source: Infernix src/ops/kernel/sampling_device.cuh.
+    Clauses: PROC-005, LAW-013. Source: Infernix src/ops/kernel/sampling_device.cuh; vllm-project/vllm pull 50183.
     """
+    weights = law.p
     ranks = torch.arange(weights.shape[1], device=weights.device)
-    last = torch.where(weights > 0, ranks, -1).max(dim=1).values
-    return support.gather(1, drawn_rank(weights, goal, last)[:, None])[:, 0]
+    last = torch.where(weights > 0, ranks, -1).amax(dim=1).where(~torch.isnan(weights).any(dim=1), -1)
+    rank = drawn_rank(weights, goal, last).where(last >= 0, -1)
+    if law.support is None:
+        return rank
+    return law.support.gather(1, rank.clamp(min=0)[:, None])[:, 0].where(rank >= 0, -1)
 
 
 def drawn_rank(weights: Tensor, goal: Tensor, otherwise: Tensor) -> Tensor:

@@ -77,4 +77,4 @@ def _fallback(q: Tensor, numerics: Numerics) -> Tensor:
     ranks = torch.arange(q.shape[1], device=q.device).expand(q.shape)
     if numerics.profile.axes["walk_fallback"] == "last_rank":
         return ranks[:, -1]
-    return torch.where(q > 0, ranks, -1).amax(dim=1)
+    return torch.where(q > 0, ranks, 0).amax(dim=1)

@@ -1,0 +1,78 @@
+"""Arguments of a call, checked one by one: each function gives the value that counts, or says what it found."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+import numpy as np
+import torch
+from dflash_spec.errors import RequestError
+from torch import Tensor
+
+FP32 = np.finfo(np.float32)
+PRINTED_BITS = 128
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> int:
+    """`value`, Python's or NumPy's, as an int if it is an integer in [low, high]. Raises RequestError."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise RequestError(f"{name} is {value!r}, expected an integer")
+    number = operator.index(value)
+    if not low <= number <= high:
+        # Python refuses to print integers of more than some thousand digits.
+        found = number if number.bit_length() <= PRINTED_BITS else f"an integer of {number.bit_length()} bits"
+        raise RequestError(f"{name} is {found}, expected {low} to {high}")
+    return number
+
+
+def check_number(name: str, value: object) -> float:
+    """`value`, Python's or NumPy's, as a float that need not be finite. Raises RequestError."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise RequestError(f"{name} is {value!r}, expected a number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def fp32(value: float) -> float:
+    """The FP32 value of a number; infinite where FP32 has none."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float32(value))
+
+
+def check_temperature(value: object) -> float:
+    """The FP32 value of a temperature: 0, or a number that is normal in FP32. Raises RequestError.
+
+    Logits are divided by it in FP32: one that is 0 there has no distribution, and devices differ on subnormal numbers.
+    """
+    given = check_number("temperature", value)
+    if not math.isfinite(given) or given < 0:
+        raise RequestError(f"temperature is {given}, expected a finite number of at least 0")
+    kept = fp32(given)
+    if given and not FP32.smallest_normal <= kept <= FP32.max:
+        raise RequestError(
+            f"temperature is {given}, expected 0 or {FP32.smallest_normal} to {FP32.max}, normal in FP32"
+        )
+    return kept
+
+
+def check_ids(name: str, ids: object, vocabulary: int) -> tuple[int, ...]:
+    """`ids` (a sequence of integers, or a one-dimensional integer array or tensor) if all lie in [0, vocabulary).
+
+    Raises RequestError that names the index.
+    """
+    if isinstance(ids, Tensor):
+        if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
+            raise RequestError(f"{name} is a tensor of {ids.dtype} {list(ids.shape)}, expected integers [T]")
+        ids = ids.tolist()
+    elif isinstance(ids, np.ndarray):
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise RequestError(f"{name} is an array of {ids.dtype} {list(ids.shape)}, expected integers [T]")
+        ids = ids.tolist()
+    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
+        raise RequestError(f"{name} is {type(ids).__name__}, expected a sequence of token ids")
+    return tuple(check_integer(f"{name}[{at}]", id_, 0, vocabulary - 1) for at, id_ in enumerate(ids))

@@ -1,0 +1,134 @@
+"""What the target's rows decide, for a whole batch at once: how many proposals stand, and the token after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from dflash_accelerated.coins import Coins
+from dflash_accelerated.counts import TokenCounts
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import acceptance, filters, head, penalties
+from dflash_accelerated.ops.acceptance import Chains, Verdict
+from dflash_accelerated.protocols import Proposal
+from dflash_accelerated.settings import Sampling, SettingRows
+
+
+class Turn(NamedTuple):
+    """One request in a round: its settings, what was proposed, and the target's logits LOGIT [P + 1, V] of that.
+
+    `allowed` bool [P + 1, public] is what each row may say, None for anything; `lane` holds its token counts, where it
+    has penalties.
+    """
+
+    sampling: Sampling
+    proposal: Proposal
+    logits: Tensor
+    allowed: Tensor | None = None
+    lane: int | None = None
+
+
+class Decision(NamedTuple):
+    """The licensed tokens, the accepted proposals and then the terminal token. A `refused` one is no token at all."""
+
+    licensed: list[int]
+    refused: bool
+
+    @property
+    def accepted(self) -> int:
+        """How many proposals were accepted."""
+        return len(self.licensed) - 1
+
+
+def decide(turns: Sequence[Turn], coins: Coins, counts: TokenCounts, public: int, numerics: Numerics) -> list[Decision]:
+    """Each turn's decision; no request's depends on the others.
+
+    A row that holds a NaN or a plus infinity, or that may say nothing, accepts no proposal, and where its token is
+    needed the decision is refused. Rows after that are not read.
+
+    Clauses: LAW-013, PROC-010, PROC-022. Source: Infernix include/infernix/ops/sampling.h,
+    src/ops/kernel/speculative_round.cuh; vllm-project/vllm pull 50183.
+    """
+    device = turns[0].logits.device
+    chains = Chains.of([turn.proposal.tokens for turn in turns])
+    lengths = [len(turn.logits) for turn in turns]
+    rows = SettingRows.of([turn.sampling for turn in turns], lengths, numerics.profile, device)
+    logits = torch.cat([turn.logits for turn in turns])
+    places = [range(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
+    adjusted = penalties.adjust(
+        logits, public, _mask(turns, places, device), _penalties(turns, places, chains, counts, device)
+    )
+    verdict = acceptance.greedy(chains, choose(adjusted)) if rows.some_greedy else None
+    if rows.some_sampled:
+        law = filters.distribution(adjusted.scores, rows, numerics)
+        law = law._replace(p=law.p.masked_fill(adjusted.refused[:, None], torch.nan))
+        drawn = judge(chains, _laws(turns, chains, public), law, coins, numerics)
+        verdict = drawn if verdict is None else _either(rows.greedy[chains.first], verdict, drawn)
+    return _read(chains, cast(Verdict, verdict), adjusted.refused)
+
+
+def choose(adjusted: penalties.Adjusted) -> Tensor:
+    """The argmax I64 [N] of adjusted rows, the lowest id on ties; -1 where a row is refused."""
+    scores, refused = adjusted
+    return head.argmax(scores, scores.shape[1]).where(~refused, -1)
+
+
+def judge(
+    chains: Chains, drawn_from: acceptance.SparseLaw, law: filters.Distribution, coins: Coins, numerics: Numerics
+) -> Verdict:
+    """Sampled verification: the accept tests in order, then a correction or a bonus."""
+    accept, ends = (torch.from_numpy(part).to(law.p.device) for part in coins)
+    accepted = acceptance.accepted_count(chains, drawn_from, law, accept, numerics)
+    coin = ends.gather(1, accepted[:, None])[:, 0]
+    last = acceptance.terminal(chains, accepted, drawn_from, law, coin, numerics)
+    return acceptance.licensed(chains, accepted, last)
+
+
+def _mask(turns: Sequence[Turn], places: Sequence[range], device: torch.device) -> penalties.Mask | None:
+    masked = [(own, turn.allowed) for own, turn in zip(places, turns, strict=True) if turn.allowed is not None]
+    if not masked:
+        return None
+    rows = [row for own, _ in masked for row in own]
+    return penalties.Mask(torch.tensor(rows, device=device), torch.cat([allowed for _, allowed in masked]))
+
+
+def _penalties(
+    turns: Sequence[Turn], places: Sequence[range], chains: Chains, counts: TokenCounts, device: torch.device
+) -> penalties.Penalties | None:
+    held = [
+        (row, turn.lane, turn.sampling.presence, turn.sampling.frequency)
+        for own, turn in zip(places, turns, strict=True) if turn.lane is not None for row in own
+    ]  # fmt: skip
+    if not held:
+        return None
+    rows, lanes, presence, frequency = zip(*held, strict=True)
+    at = torch.tensor(rows, device=device)
+    overlay = penalties.overlay(chains.proposals, chains.owner[at], chains.column[at])
+    weights = (torch.tensor(part, dtype=torch.float32, device=device) for part in (presence, frequency))
+    return penalties.Penalties(at, counts.rows(lanes), overlay, *weights)
+
+
+def _laws(turns: Sequence[Turn], chains: Chains, public: int) -> acceptance.SparseLaw:
+    laws = [
+        turn.proposal.law or acceptance.one_hot(turn.proposal.tokens) for turn in turns if len(turn.proposal.tokens)
+    ]
+    return acceptance.joined(laws, public) if laws else acceptance.one_hot(chains.tokens)
+
+
+def _either(greedy: Tensor, one: Verdict, other: Verdict) -> Verdict:
+    return Verdict(
+        torch.where(greedy[:, None], one.licensed, other.licensed), torch.where(greedy, one.accepted, other.accepted)
+    )
+
+
+def _read(chains: Chains, verdict: Verdict, refused: Tensor) -> list[Decision]:
+    """The one moment of a round in which the host waits for the device."""
+    licensed, accepted = verdict
+    last = licensed.gather(1, accepted[:, None])
+    void = refused[chains.first + accepted][:, None] | (last < 0)
+    table = torch.cat((accepted[:, None], void.to(torch.int64), licensed), dim=1).tolist()
+    return [Decision(tokens[: count + 1], bool(none)) for count, none, *tokens in table]

@@ -1,0 +1,43 @@
+"""Where the rows of several requests lie, one request after another, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Chains(NamedTuple):
+    """The proposals of B requests. Request b has `counts[b]` proposals, and one row of the target more.
+
+    `proposals` I64 [B, P] are -1 past a request's own, `counts` I64 [B]. Of all R target rows, `owner` and `column`
+    I64 [R] say whose they are, and which of its own. `first` I64 [B] is the row of column 0. `tested` I64 [T] are the
+    rows that have a proposal to test, which is every row but a request's last.
+    """
+
+    proposals: Tensor
+    counts: Tensor
+    owner: Tensor
+    column: Tensor
+    first: Tensor
+    tested: Tensor
+
+    @staticmethod
+    def of(proposals: Sequence[Tensor]) -> Chains:
+        """From each request's own proposals I64 [P]."""
+        counts, device = np.array([len(own) for own in proposals]), proposals[0].device
+        owner = np.repeat(np.arange(len(counts)), counts + 1)
+        first = np.cumsum(counts + 1) - counts - 1
+        column = np.arange(len(owner)) - first[owner]
+        (tested,) = np.nonzero(column < counts[owner])
+        padded = torch.nn.utils.rnn.pad_sequence(list(proposals), batch_first=True, padding_value=-1)
+        rest = (torch.from_numpy(part).to(device) for part in (counts, owner, column, first, tested))
+        return Chains(padded, *rest)
+
+    @property
+    def tokens(self) -> Tensor:
+        """The proposals of all requests, one request after another: I64 [T]."""
+        return self.proposals[self.owner[self.tested], self.column[self.tested]]

@@ -1,0 +1,110 @@
+"""Temperature, top-k, min-p and top-p in PyTorch, for rows that each have settings of their own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.ranking import ranked
+from dflash_accelerated.settings import SettingRows
+
+
+class Distribution(NamedTuple):
+    """Token ids in draw order, I64 [N, S], -1 where there is none, and their probabilities, FP32 [N, S].
+
+    `support` None stands for every id in ascending order.
+    """
+
+    support: Tensor | None
+    p: Tensor
+
+
+class Filtered(NamedTuple):
+    """A distribution, the weights [N, S] that it comes from, and how many entries I64 [N] the filters leave.
+
+    Weights are relative to the largest, over what top-k leaves.
+    """
+
+    law: Distribution
+    weights: Tensor
+    kept: Tensor
+
+
+def distribution(scores: Tensor, rows: SettingRows, numerics: Numerics) -> Distribution:
+    """softmax(score / T) of what a row's filters leave: scores FP32 [N, V].
+
+    Profile axis `sampling_cap`: with a cap n > 0 the support is the n largest scores, descending, lower id first on
+    ties; with 0 it is every id in ascending order. A refused row's probabilities mean nothing.
+
+    Clauses: PROC-003, PROC-004, PROC-011 to PROC-016. Source: Infernix include/infernix/ops/sampling.h,
+    src/ops/kernel/sampling_device.cuh; dflash 0.1.0 _sampling_probs.
+    """
+    if not numerics.profile.axes["sampling_cap"] and not rows.some_filtered:
+        return Distribution(None, torch.softmax(_heated(scores, scores.amax(dim=1, keepdim=True), rows), dim=-1))
+    return filtered(scores, rows, numerics).law
+
+
+def filtered(scores: Tensor, rows: SettingRows, numerics: Numerics) -> Filtered:
+    """The distribution of filtered rows, with what it rests on."""
+    left = _left(scores, rows, numerics)
+    if numerics.profile.axes["sampling_cap"]:
+        return Filtered(_capped(left), left.weights, left.keep.sum(dim=1))
+    everywhere = torch.zeros_like(scores).scatter_(1, left.order, left.weights)
+    return Filtered(_over_all_ids(scores, left, rows), everywhere, left.keep.sum(dim=1))
+
+
+class _Left(NamedTuple):
+    """Each row's best ids in order, I64 [N, W], and of these: what top-k leaves, what all filters leave, score / T less
+    the largest one's, and the exponential of that where top-k leaves it."""
+
+    order: Tensor
+    within: Tensor
+    keep: Tensor
+    heated: Tensor
+    weights: Tensor
+
+
+def _left(scores: Tensor, rows: SettingRows, numerics: Numerics) -> _Left:
+    vocabulary, cap = scores.shape[1], int(numerics.profile.axes["sampling_cap"])
+    ids = torch.arange(vocabulary, device=scores.device)
+    order = ranked(scores, ids, min(rows.width or vocabulary, vocabulary))
+    most = cap or vocabulary
+    limit = torch.where((rows.top_k >= 1) & (rows.top_k < most), rows.top_k, most)
+    best = scores.gather(1, order)
+    within = (torch.arange(order.shape[1], device=scores.device) < limit[:, None]) & (best > -torch.inf)
+    heated = _heated(best, best[:, :1], rows)
+    weights = torch.exp(heated.masked_fill(~within, -torch.inf))
+    return _Left(order, within, within & _passing(weights, rows), heated, weights)
+
+
+def _passing(weights: Tensor, rows: SettingRows) -> Tensor:
+    """Which entries min-p and top-p leave, of weights [N, W] in descending order: bool [N, W], the first always.
+
+    Sums are taken in float64 one after another, so a row's do not depend on the other rows.
+    """
+    sums = torch.cumsum(weights.to(torch.float64), dim=1)
+    before = torch.nn.functional.pad(sums[:, :-1], (1, 0))
+    reached = before >= rows.top_p[:, None].to(torch.float64) * sums[:, -1:]
+    passing = (weights >= rows.min_p[:, None] * weights[:, :1]) & ~(reached & (rows.top_p < 1)[:, None])
+    passing[:, 0] = True
+    return passing
+
+
+def _capped(left: _Left) -> Distribution:
+    p = torch.softmax(left.heated.masked_fill(~left.keep, -torch.inf), dim=-1)
+    return Distribution(left.order.where(left.keep, -1), p)
+
+
+def _over_all_ids(scores: Tensor, left: _Left, rows: SettingRows) -> Distribution:
+    kept = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, left.order, left.keep)
+    unfiltered = (rows.top_k == 0) & (rows.top_p >= 1)
+    heated = _heated(scores, scores.gather(1, left.order[:, :1]), rows)
+    return Distribution(None, torch.softmax(heated.masked_fill(~(kept | unfiltered[:, None]), -torch.inf), dim=-1))
+
+
+def _heated(scores: Tensor, best: Tensor, rows: SettingRows) -> Tensor:
+    """(score - best [N, 1]) / T: 0 at the largest, so that a tiny temperature cannot overflow it."""
+    return (scores - best) / rows.temperature[:, None]
