@@ -214,7 +214,7 @@ def subnormal_features_flushed(true: Function) -> Function:
 
     def wrong(features: Array) -> Array:
         wide = np.asarray(true(features))
-        return np.where(np.abs(wide) < 2.0**-126, 0.0 * wide, wide)
+        return np.where(np.abs(wide) < 2.0**-126, np.copysign(0.0, wide), wide)
 
     return wrong
 

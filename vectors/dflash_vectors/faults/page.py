@@ -172,10 +172,14 @@ def clamped_to_the_width_of_the_table(true: Function) -> Function:
     return wrong
 
 
-@fault("dflash_reference.page.has_request", clauses=("PAGE-006",), report=GUIDE, effect="output", profiles=NEURON)
+@fault("dflash_reference.page.writes", clauses=("PAGE-006",), report=GUIDE, effect="output", profiles=NEURON)
 def padding_belongs_to_the_first_request(true: Function) -> Function:
     """Rows of no request are written as the first one's."""
-    return lambda requests: np.ones_like(requests, dtype=bool)
+
+    def wrong(requests: Array, positions: Array, **rest: Any) -> Any:
+        return true(requests=np.maximum(requests, 0), positions=np.maximum(positions, 0), **rest)
+
+    return by_name(true, wrong)
 
 
 @fault("dflash_reference.page.writes", clauses=("PAGE-006",), report=GUIDE, effect="output", profiles=NEURON)
