@@ -73,7 +73,7 @@ def build_tiny(
     if second:
         draft["architectures"] = ["DFlash2DraftModel"]
         draft["dflash_config"] |= SECOND
-    if profile.name == "zlab":
+    if profile.axes["config_schema"] == "published":
         draft |= {"hidden_size": HIDDEN, "vocab_size": VOCABULARY, "num_target_layers": len(target_windows)}
         draft |= {"use_sliding_window": any(draft_windows)} | ({} if causal is None else {"is_causal": causal})
     target_text, draft_text = json.dumps(target).encode(), json.dumps(draft).encode()

@@ -25,7 +25,7 @@ from dflash_reference import (
 from dflash_reference import target as target_model
 from dflash_reference.names import Position, TokenId
 from dflash_reference.request import Settings
-from dflash_spec.errors import ConfigError, UnsupportedConfigError, UnsupportedError
+from dflash_spec.errors import ConfigError, UnsupportedConfigError
 from dflash_spec.registry import Profile, load_profile
 from dflash_spec.tensors import Array
 from dflash_vectors import inputs
@@ -319,12 +319,6 @@ def test_every_round_proposes_from_the_rows_that_are_committed(tiny: Build) -> N
         assert round_.features.tolist() == plain.features[covered : covered + len(round_.features)].tolist()
         covered += len(round_.features)
         assert covered == round_.frontier
-
-
-def test_sampled_requests_of_the_authors_profile_are_named_as_not_built(tiny: Build) -> None:
-    pair = tiny(ZLAB, draft_windows=WINDOWS, second=True)
-    with pytest.raises(UnsupportedError, match="axis proposal is 'sampled'"):
-        engine.generate(pair.target, pair.draft, PROMPT, Settings(3, 5, temperature=0.5), ZLAB)
 
 
 def test_the_engine_reads_the_backend_from_the_drafts_config(tiny: Build) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dflash_reference import context, draft, engine, models, processing, rng, rows, target
 from dflash_reference.names import Position, TokenId
 from dflash_reference.request import Settings
-from dflash_spec.errors import ConfigError, DFlashError, RequestError, TensorError, UnsupportedError
+from dflash_spec.errors import ConfigError, DFlashError, RequestError, TensorError
 from dflash_spec.registry import Profile, load_profile
 from dflash_spec.tensors import Array
 from hypothesis import given
@@ -367,12 +367,6 @@ def test_a_bad_request_is_refused_with_what_was_found_and_expected(
     pair = tiny(NINFER)
     with pytest.raises(error, match=message):
         engine.generate(pair.target, pair.draft, prompt, settings, NINFER)
-
-
-def test_sampled_proposals_are_named_as_not_built(tiny: Build) -> None:
-    pair = tiny(ZLAB)
-    with pytest.raises(UnsupportedError, match="axis proposal is 'sampled'"):
-        engine.generate(pair.target, pair.draft, PROMPT, Settings(3, 5, temperature=0.5), ZLAB)
 
 
 def test_a_draft_of_another_target_is_refused(tiny: Build, planted_pair: Callable[[Profile], Any]) -> None:
