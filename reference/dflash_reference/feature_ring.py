@@ -180,14 +180,18 @@ def sync(
 ) -> Synchronised:  # fmt: skip
     """The mirror [mirror_capacity · X] after `count` positions from `start` on were copied from the ring.
 
-    Raises TensorError where the ring does not hold one of them, or where the two rows are of different lengths.
+    Raises TensorError where the ring does not hold one of them, where they are more than the mirror has slots, or
+    where rows of the two are of different lengths.
 
     Clause: RING-017
     Source: Luce-Org/lucebox-hub@8305b6c server/src/common/dflash_feature_ring.cpp.
     """
     alive, held = live_interval(written, written, capacity)
-    if count < 0 or not alive <= start <= start + count <= alive + held:
-        raise TensorError(f"feature.sync: positions {start} to {start + count - 1}, expected {alive} to {written - 1}")
+    if not 0 <= count <= mirror_capacity or not alive <= start <= start + count <= alive + held:
+        raise TensorError(
+            f"feature.sync: {count} positions from {start} on, expected at most {mirror_capacity}, from {alive} to "
+            f"{written - 1}"
+        )
     if mirror_capacity < 1 or len(ring) * mirror_capacity != len(mirror) * capacity:
         raise TensorError(
             f"feature.sync: {len(ring)} and {len(mirror)} elements in {capacity} and {mirror_capacity} slots"

@@ -332,6 +332,17 @@ def rows_of_another_lap_copied(true: Function) -> Function:
     return by_name(true, wrong)
 
 
+@fault("dflash_reference.feature_ring.sync", clauses=("RING-017",), report=RING, effect="acceptance", profiles=LUCE)
+def last_rows_of_too_many_copied(true: Function) -> Function:
+    """Of more positions than the mirror has slots the last are copied, as if the rest had been."""
+
+    def wrong(mirror_capacity: int, start: int, count: int, **rest: Any) -> Any:
+        kept = min(count, mirror_capacity)
+        return true(mirror_capacity=mirror_capacity, start=start + count - kept, count=kept, **rest)
+
+    return by_name(true, wrong)
+
+
 @fault("dflash_reference.feature_ring.sync", clauses=("RING-017",), report=RESYNC, effect="acceptance", profiles=LUCE)
 def rest_of_the_mirror_cleared(true: Function) -> Function:
     """A synchronisation clears the slots that it does not fill."""
