@@ -133,6 +133,10 @@ def committed(profile: Profile) -> Iterator[Case]:
         "a cancelled batch commits its anchors",
     )  # fmt: skip
     yield _resolve(
+        "whole-block-accepted", "COMMIT-005", BATCH.inputs(**{**ALL_ACCEPTED, **whole}, remaining=np.array([5, 9])),
+        "a round that accepts its whole block is refused", "liveness",
+    )  # fmt: skip
+    yield _resolve(
         "on-every-limit", "COMMIT-006", BATCH.with_row(1, base=(635, 636, 635, 635), present=(635, 636, 635, 635)),
         "a row that just fits its budget and its cache is refused", "liveness",
     )  # fmt: skip
@@ -156,7 +160,7 @@ def refused(profile: Profile) -> Iterator[Case]:
     for slug, row, other in (
         ("without-its-bonus", 1, {"counts": 4, "accepted": 4}), ("two-more-than-accepted", 2, {"accepted": 1}),
         ("past-its-extent", 2, {"extents": 1}), ("that-licenses-nothing", 0, {"counts": 0, "accepted": -1}),
-        ("wider-than-the-block", 1, {"counts": 6, "accepted": 5, "extents": 5}),
+        ("wider-than-the-block", 1, {"counts": 6, "accepted": 5, "extents": 5, "remaining": 9}),
     ):  # fmt: skip
         yield _resolve(f"refused-row-{slug}", "COMMIT-005", BATCH.with_row(row, **other), counted)
     limits = "a row goes past its budget or its cache"
