@@ -137,7 +137,7 @@ def window(
     """
     alive, _ = live_interval(frontier, written, capacity)
     first = frontier - min(frontier, window)
-    if first < alive:
+    if first < min(alive, frontier):
         raise TensorError(
             f"feature.window: row {first} is overwritten, expected {alive} or later, the oldest that lives"
         )
