@@ -25,8 +25,9 @@ FRONTIERS = ("execution", "kv", "context")
 
 DRAFTED = ("features", "c", "layer", "hidden")
 """Stages of the proposal that both kinds of draft have, in order; `layer` stands for `layer.0`, `layer.1`, …"""
-CHOSEN = {1: ("logits",), 2: ("candidates", "unary", "g", "scores", "q")}
-"""Stages with which a DFlash draft, and a DFlash2 draft, chooses its proposals, in order."""
+CHOSEN = {1: ("logits", "q"), 2: ("candidates", "unary", "g", "scores", "q")}
+"""Stages with which a DFlash draft, and a DFlash2 draft, chooses its proposals, in order; a DFlash draft has a law q
+only where it draws them."""
 VERIFIED = ("target.features", "target.logits")
 """Stages of the target's verify pass, and of its prefill."""
 

@@ -6,7 +6,7 @@
     recorder.round(frontier=f, anchor=a, proposals=p, accepted=n, licensed=l, kept=k, stages={"features": x, "c": c})
     recorder.end("length")
 
-Nothing is imported but the spec. Tensors may be NumPy's, torch's on any device, or anything that NumPy takes.
+Nothing is imported but the spec. Tensors may be NumPy's, torch's on any device, the spec's own, or anything that NumPy takes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def as_tensor(values: Any, where: str = "tensor") -> Tensor:
 
     Raises TraceError for values that NumPy does not take, or that the dtype does not hold.
     """
+    if isinstance(values, Tensor):
+        return values
     kind = str(getattr(values, "dtype", "")).rpartition(".")[2]
     try:
         if hasattr(values, "detach"):  # torch has types that NumPy lacks; FP32 holds each of them

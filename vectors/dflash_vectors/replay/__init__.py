@@ -1,0 +1,7 @@
+"""Replaying traces with the reference."""
+
+from dflash_vectors.replay.findings import BUG, PREFILL_ROUND, TIE, Finding, Report
+from dflash_vectors.replay.lanes import Pair
+from dflash_vectors.replay.replay import Replay
+
+__all__ = ["BUG", "PREFILL_ROUND", "TIE", "Finding", "Pair", "Replay", "Report"]
