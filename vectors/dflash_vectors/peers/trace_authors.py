@@ -115,7 +115,7 @@ class Watcher:
                 scores.append(values)
                 return pick(values, **named)
 
-            def softened(values: Tensor, temperature: float) -> Tensor:
+            def softened(values: Tensor, temperature: float) -> Any:
                 scores.append(values[:, 0])
                 return soften(values, temperature)
 
