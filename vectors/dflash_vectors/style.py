@@ -56,10 +56,10 @@ def write(text: str, stream: TextIO | None) -> None:
         raise
 
 
-def complain(text: object) -> None:
+def complain(text: object, program: str = "dflash-check-vectors") -> None:
     """One line on stderr, if it takes any."""
     with suppress(OSError):
-        write(f"dflash-check-vectors: {printable(text)}\n", sys.stderr)
+        write(f"{program}: {printable(text)}\n", sys.stderr)
 
 
 @dataclass(frozen=True)

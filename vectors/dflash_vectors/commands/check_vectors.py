@@ -29,14 +29,14 @@ def signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None
             signal.signal(number, before[number])
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def leave(number: int, frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED)  # nothing has begun yet, and an exception within an import may be lost or rewritten
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, check, print; returns the exit code that `--help` documents."""
     try:
-        with signals(_leave):
+        with signals(leave):
             from dflash_vectors.commands import checking
         with signals(signal.default_int_handler):
             return checking.run(argv)

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from dflash_reference import operations
 from dflash_spec.registry import load_ops, load_profile
 from dflash_spec.tensors import Array
 
@@ -13,7 +14,7 @@ from dflash_vectors.run import execute
 
 
 class Reference:
-    """Answers every op, with all of its stages."""
+    """Answers every op that is a function of its inputs, with all of its stages: it has no randomness of its own."""
 
     def __init__(self, profile: str) -> None:
         self._profile = load_profile(profile)
@@ -23,6 +24,7 @@ class Reference:
             "name": "reference",
             "version": version("dflash-oracle"),
             "profile": self._profile.name,
+            "ops": sorted(set(operations.OPERATIONS) & set(load_ops())),
             "note": "self",
         }
 

@@ -143,36 +143,49 @@ def rows(profile: Profile) -> dict[str, Row]:
     return {name: target_row(weights, profile) for name, weights in WEIGHTS.items()}
 
 
-def _round(name: str, p: Sequence[Row], profile: Profile, q: Sequence[Row] = (), tries: int | None = None) -> Round:
-    width = max(len(row.ids) for row in p)
-    drawn = max((len(row.ids) for row in q), default=0)
+def round_of(name: str, p: Sequence[Row], profile: Profile, q: Sequence[Row] = (), tries: int = 0) -> Round:
+    """A round over rows of one width. Certain proposals are the first `tries` ids of each row, turned by its slot.
+
+    With 0 they are all of them, and one that no row holds.
+    """
+    width, drawn = max(len(row.ids) for row in p), max((len(row.ids) for row in q), default=0)
+    outside = OUTSIDE if capped(profile) else width
     slots = []
     for number, row in enumerate(p[:-1]):
         turned = row.ids[number % len(row.ids) :] + row.ids[: number % len(row.ids)]
-        slots.append(turned[:tries] if tries else (*turned, OUTSIDE if capped(profile) else len(row.ids)))
-    padded = tuple(row.wide(width) for row in p)
-    if not capped(profile):  # every row of a vocabulary has every id
-        padded = tuple(Row(tuple(range(width + 1)), row.weights + (0.0,) * (width + 1 - len(row.ids))) for row in p)
-    return Round(name, padded, tuple(row.wide(drawn) for row in q), () if q else tuple(slots))
+        slots.append(turned[:tries] if tries else (*turned, outside))
+    if capped(profile):
+        rows_ = tuple(row.wide(width) for row in p)
+    else:  # every row of a vocabulary has every id
+        rows_ = tuple(Row(tuple(range(width + 1)), row.weights + (0.0,) * (width + 1 - len(row.ids))) for row in p)
+    return Round(name, rows_, tuple(row.wide(drawn) for row in q), () if q else tuple(slots))
 
 
 def certain_rounds(profile: Profile) -> list[Round]:
     """Rounds of certain proposals: each law with every proposal, its bonus from another law; then several slots."""
     one = rows(profile)
     bonus = one["dyadic"]
-    found = [_round(name, (row, bonus), profile) for name, row in one.items()]
-    found.append(_round("two slots", (one["thirds"], one["zeros"], one["dyadic"]), profile, tries=2))
+    found = [round_of(name, (row, bonus), profile) for name, row in one.items()]
+    found.append(round_of("two slots", (one["thirds"], one["zeros"], one["dyadic"]), profile, tries=2))
     found.append(
-        _round("three slots", (one["thirds"], one["dyadic"], one["zeros"], one["thirds"]), profile, tries=1)
+        round_of("three slots", (one["thirds"], one["dyadic"], one["zeros"], one["thirds"]), profile, tries=1)
     )  # fmt: skip
     return found
+
+
+def matched_rounds(profile: Profile) -> list[Round]:
+    """Rounds of certain proposals for sample-and-match, where every row has its draw: fewer proposals of each."""
+    one = rows(profile)
+    found = [round_of(name, (row, one["dyadic"]), profile, tries=2) for name, row in one.items()]
+    found.append(round_of("outside", (one["thirds"], one["thirds"]), profile))
+    return [*found, round_of("two slots", (one["thirds"], one["zeros"], one["dyadic"]), profile, tries=1)]
 
 
 def drawn_rounds(profile: Profile) -> list[Round]:
     """Rounds whose proposals have a law of their own; then two slots of different laws."""
     pairs = {name: (target_row(p, profile), draft_row(q, profile)) for name, (p, q) in PAIRS.items()}
     bonus = rows(profile)["thirds"]
-    found = [_round(name, (p, bonus), profile, (q,)) for name, (p, q) in pairs.items()]
+    found = [round_of(name, (p, bonus), profile, (q,)) for name, (p, q) in pairs.items()]
     (first, q_first), (second, q_second) = pairs["narrow"], pairs["crossed"]
-    found.append(_round("two slots", (first, second, bonus), profile, (q_first, q_second)))
+    found.append(round_of("two slots", (first, second, bonus), profile, (q_first, q_second)))
     return found

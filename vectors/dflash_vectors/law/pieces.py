@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from dflash_spec.errors import ImplementationError
 
 from dflash_vectors.law.seeds import hashes
 
@@ -30,6 +31,8 @@ FINEST = 2.0**-30
 """Two uniforms as close as this count as adjacent: near 0 the FP32 numbers lie closer than any probability matters."""
 BETWEEN = 8
 """Points in every stretch of 1/8, wherever the thresholds are expected."""
+MOST = 128
+"""Changes along one uniform, above which a decision is taken to hash it rather than to compare it."""
 DEEPEST = 6
 """How often a piece whose ends have two laws is halved, before its law is taken to be the mean of theirs."""
 
@@ -41,6 +44,10 @@ class Measured:
     law: dict[Any, Fraction] = field(default_factory=dict)
     unsure: Fraction = Fraction(0)
     questions: int = 0
+
+
+class RestlessError(ImplementationError):
+    """A decision changes so often along a uniform that its law cannot be measured."""
 
 
 def up(value: Fraction | float) -> float:
@@ -66,21 +73,21 @@ def points(hints: Iterable[Fraction], key: str) -> list[float]:
 
 
 def pieces(ask: Callable[[list[float]], list[Hashable]], at: Sequence[float]) -> list[tuple[float, Hashable]]:
-    """Where each piece begins and what it answers, from 0 on; `at` are the points to ask first."""
+    """Where each piece begins and what it answers, from 0 on; `at` are the points to ask first.
+
+    Raises RestlessError where there are more than MOST.
+    """
     known = dict(zip(at, ask(list(at)), strict=True))
     while True:
         ordered = sorted(known)
-        middles = [
-            middle
-            for low, high in pairwise(ordered)
-            if known[low] != known[high] and low < (middle := _middle(low, high)) < high
-        ]
+        changes = [(low, high) for low, high in pairwise(ordered) if known[low] != known[high]]
+        if len(changes) > MOST:
+            raise RestlessError(f"the answer changes more than {MOST} times along one uniform")
+        middles = [middle for low, high in changes if low < (middle := _middle(low, high)) < high]
         if not middles:
             break
         known |= zip(middles, ask(middles), strict=True)
-    found = [(ordered[0], known[ordered[0]])]
-    found += [(high, known[high]) for low, high in pairwise(ordered) if known[low] != known[high]]
-    return found
+    return [(ordered[0], known[ordered[0]]), *((high, known[high]) for _, high in changes)]
 
 
 def _middle(low: float, high: float) -> float:

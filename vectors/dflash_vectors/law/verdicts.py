@@ -12,7 +12,7 @@ from dflash_vectors.runners.protocol import Answer, Description
 from dflash_vectors.verdict import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_UNUSABLE
 
 HOLDS, BROKEN, UNANSWERED = "holds", "broken", "no answer"
-BREAKPOINTS, SAMPLING = "breakpoints", "sampling"
+BREAKPOINTS, VALUES, SAMPLING = "breakpoints", "values", "sampling"
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Finding:
     """The verdict on one law of one op.
 
     `deviation` is the largest difference of a probability that was measured, `tokens` and `accepted` those of the two
-    marginals; `limit` is what FP32 arithmetic may move, and a sampler has none. `tests` are those of a sampler, with
-    the sizes of deviations that they would have seen in `sees`.
+    marginals; `limit` is what FP32 arithmetic may move. `tests` are those of a sampler, `outcomes` what each counted,
+    and `chances` the probability that each slot accepts. `size` is that of the question, to find the smallest.
     """
 
     op: str
@@ -57,10 +57,8 @@ class Finding:
     samples: int = 0
     size: int = 0
     tests: list[Test] = field(default_factory=list)
-    clauses: dict[str, str] = field(default_factory=dict)
     outcomes: dict[str, tuple[Told, ...]] = field(default_factory=dict)
-    sees: dict[str, float] = field(default_factory=dict)
-    acceptance: float = 0.0
+    chances: dict[str, float] = field(default_factory=dict)
     example: Example | None = None
     difference: Difference | None = None
 
@@ -107,9 +105,8 @@ class LawRun:
             if lost and finding.status == HOLDS:
                 finding.status = BROKEN
                 worst = min(lost, key=lambda test: (test.cells, test.p))
-                finding.clause = finding.clauses.get(worst.name, finding.clause)
-                finding.reason = f"{worst.name}: p = {worst.p:.2g} by the {worst.method}"
-                finding.example = Example(None, None, finding.outcomes.get(worst.name, ()))
+                finding.reason = f"{worst.name}: p = {worst.p:.2g} ({worst.method}, {worst.samples} samples)"
+                finding.example = Example(None, None, finding.outcomes[worst.name])
 
     @property
     def exit_code(self) -> int:
