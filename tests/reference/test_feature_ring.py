@@ -81,6 +81,12 @@ def test_a_feature_is_stored_as_bf16_and_read_back_unchanged(values: list[float]
     np.testing.assert_array_equal(np.signbit(read[0]), np.signbit(ring))
 
 
+def test_a_feature_between_two_bf16_numbers_goes_to_the_even_one() -> None:
+    ties = [1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, -1 - 3 * 2.0**-8]
+    stored = append(np.zeros(4), np.array([ties]), 0, 1).ring_next
+    assert stored.tolist() == [1.0, 1 + 2.0**-6, -1.0, -1 - 2.0**-6]
+
+
 @given(st.integers(0, 40), st.integers(0, 12), CAPACITY)
 def test_rejected_rows_leave_live_what_they_did_not_overwrite(frontier: int, rejected: int, capacity: int) -> None:
     first, length, _ = live(frontier, frontier + rejected, capacity)
