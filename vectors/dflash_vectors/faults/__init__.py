@@ -102,13 +102,12 @@ def resolve(target: str) -> tuple[Any, str, Function]:
 
 def _holders(true: Function) -> Iterator[tuple[Any, str]]:
     """Every module of the patched packages that holds `true` under some name, and every table of ops."""
-    for name, module in sorted(sys.modules.items()):
-        if name.startswith(PATCHED_PACKAGES):
-            for attribute, value in vars(module).items():
-                if value is true:
-                    yield vars(module), attribute
-                elif attribute == "OPERATIONS" and isinstance(value, dict):
-                    yield from ((value, key) for key, entry in value.items() if entry is true)
+    for name in sorted(name for name in sys.modules if name.startswith(PATCHED_PACKAGES)):
+        for attribute, value in vars(sys.modules[name]).items():
+            if value is true:
+                yield vars(sys.modules[name]), attribute
+            elif attribute == "OPERATIONS" and isinstance(value, dict):
+                yield from ((value, key) for key, entry in value.items() if entry is true)
 
 
 @contextmanager
