@@ -158,7 +158,7 @@ def failure(
     if result.reason:
         lines += style.wrap("    no answer  ", result.reason, "dim")
     for number, divergence in enumerate(result.divergences[:IN_FULL]):
-        lines += _divergence_lines(divergence, number == 0, style)
+        lines += divergence_lines(divergence, number == 0, style)
     if len(result.divergences) > IN_FULL:
         lines.append(f"    …          and {len(result.divergences) - IN_FULL} tensors more")
     answer = result.answer
@@ -190,7 +190,8 @@ def _command(column: Column, result: Result, folder: str) -> str:
     return shlex.join([*words, "--id", result.entry.id])
 
 
-def _divergence_lines(divergence: Divergence, first: bool, style: Style) -> Iterator[str]:
+def divergence_lines(divergence: Divergence, first: bool, style: Style) -> Iterator[str]:
+    """Where a tensor differs and by how much; one that is not the `first` gets a line."""
     head = "    diverges   " if first else "    then       "
     if divergence.problem:
         yield from style.wrap(head, f"{divergence.label}: {divergence.problem}", "dim")

@@ -181,7 +181,7 @@ def result_record(column: Column, result: Result) -> dict[str, Any]:
     if result.clause:
         record["clause"] = result.clause
     if result.divergences:
-        record["divergences"] = [_divergence_record(divergence) for divergence in result.divergences]
+        record["divergences"] = [divergence_record(divergence) for divergence in result.divergences]
     if difference is not None:
         record["known_difference"] = {"verdict": difference.verdict, "why": difference.why}
     return record
@@ -203,7 +203,8 @@ def summary_record(run: Run) -> dict[str, Any]:
     }
 
 
-def _divergence_record(divergence: Divergence) -> dict[str, Any]:
+def divergence_record(divergence: Divergence) -> dict[str, Any]:
+    """A divergence as JSON holds it."""
     record: dict[str, Any] = {"tensor": divergence.label}
     if divergence.problem:
         return record | {"problem": divergence.problem}
