@@ -30,6 +30,7 @@ def signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None
 
 
 def leave(number: int, frame: FrameType | None) -> None:
+    """End at once, as an interrupted program does."""
     os._exit(EXIT_INTERRUPTED)  # nothing has begun yet, and an exception within an import may be lost or rewritten
 
 

@@ -1,4 +1,4 @@
-"""Replaying traces with the reference."""
+"""Replaying traces with the reference: round by round, stage by stage, along the trace's own committed tokens."""
 
 from dflash_vectors.replay.findings import BUG, PREFILL_ROUND, TIE, Finding, Report
 from dflash_vectors.replay.lanes import Pair

@@ -72,8 +72,12 @@ class Finding:
 
 @dataclass
 class Report:
-    """What a replay found. `furthest` has, by stage, in how many rounds it was compared and how far it was off at
-    most, in bounds; `accepted` the accepted count of each round; `notes` what could not be judged, and why."""
+    """What a replay found.
+
+    `furthest` has, by stage, in how many rounds it was compared and how far it was off at most, in bounds; `accepted`
+    the accepted count of each round; `notes` what could not be judged, and why. `complete` is whether the walk came to
+    the trace's end.
+    """
 
     trace: Trace
     findings: list[Finding] = field(default_factory=list)
@@ -82,6 +86,7 @@ class Report:
     judged: int = 0
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    complete: bool = False
 
     @property
     def bug(self) -> Finding | None:

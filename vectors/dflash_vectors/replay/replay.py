@@ -60,7 +60,7 @@ class Replay:
             if self._take(self._played(round_, round_.number == rounds - 1)):
                 return
             step(round_.number)
-        self._take(self.ledger.finish(end, rounds))
+        self.report.complete = not self._take(self.ledger.finish(end, rounds))
         if end is None:
             self.report.notes.append(f"the trace has no end: the run stopped, or died, after {rounds} rounds")
 

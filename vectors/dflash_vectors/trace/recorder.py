@@ -6,7 +6,7 @@
     recorder.round(frontier=f, anchor=a, proposals=p, accepted=n, licensed=l, kept=k, stages={"features": x, "c": c})
     recorder.end("length")
 
-Nothing is imported but the spec. Tensors may be NumPy's, torch's on any device, the spec's own, or anything that NumPy takes.
+Nothing is imported but the spec. Tensors may be NumPy's, torch's on any device, or anything that NumPy takes.
 """
 
 from __future__ import annotations
