@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import cast
 
@@ -148,9 +149,9 @@ class ChainOrchestrator:
         """The token after the prompt."""
         nothing = Proposal(torch.empty(0, dtype=torch.int64, device=self._target.device))
         prompt = len(running.request.prompt)
-        drawn = coins.of_single_draws([running.request.seed], [rounds.prefill_key(prompt)])
+        toss = partial(coins.of_single_draws, [running.request.seed], [rounds.prefill_key(prompt)])
         allowed = self._allowed(running, nothing)
-        (decision,) = self._judge([running], [nothing], [step], [allowed], drawn)
+        (decision,) = self._judge([running], [nothing], [step], [allowed], toss)
         if isinstance(decision, Exception):
             return Round((), finish_reason="error", error=decision)
         kept = rounds.preview(decision.licensed, running.request.stop_ids, running.remaining)
@@ -165,15 +166,15 @@ class ChainOrchestrator:
         """What each verify pass decides, with the round's own draws; one draw where there is no draft."""
         seeds = [each.request.seed for each in running]
         if self._draft is None:
-            drawn = coins.of_single_draws(seeds, [rounds.decode_key(each.frontier) for each in running])
+            toss = partial(coins.of_single_draws, seeds, [rounds.decode_key(each.frontier) for each in running])
         else:
             extents = [len(each.tokens) for each in proposals]
-            drawn = coins.of_rounds(seeds, [each.frontier for each in running], extents, max(extents))
-        return self._judge(running, proposals, steps, allowed, drawn)
+            toss = partial(coins.of_rounds, seeds, [each.frontier for each in running], extents, max(extents))
+        return self._judge(running, proposals, steps, allowed, toss)
 
     def _judge(
         self, running: Sequence[Running], proposals: Sequence[Proposal], steps: Sequence[TargetStep],
-        allowed: Sequence[Tensor | Exception | None], drawn: coins.Coins,
+        allowed: Sequence[Tensor | Exception | None], toss: Callable[[], coins.Coins],
     ) -> list[Decision | Exception]:  # fmt: skip
         turns = [
             Turn(
@@ -182,7 +183,7 @@ class ChainOrchestrator:
             for each, proposed, step, mask in zip(running, proposals, steps, allowed, strict=True)
         ]
         public = self._target.vocabulary.public
-        decided = decide(turns, drawn, self._counts, public, self._numerics)
+        decided = decide(turns, toss, self._counts, public, self._numerics)
         made: list[Decision | Exception] = []
         for each, turn, decision, mask in zip(running, turns, decided, allowed, strict=True):
             if isinstance(mask, Exception):

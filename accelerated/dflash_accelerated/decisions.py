@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, cast
 
@@ -44,8 +44,10 @@ class Decision(NamedTuple):
         return len(self.licensed) - 1
 
 
-def decide(turns: Sequence[Turn], coins: Coins, counts: TokenCounts, public: int, numerics: Numerics) -> list[Decision]:
-    """Each turn's decision; no request's depends on the others.
+def decide(
+    turns: Sequence[Turn], toss: Callable[[], Coins], counts: TokenCounts, public: int, numerics: Numerics
+) -> list[Decision]:
+    """Each turn's decision; no request's depends on the others. `toss` gives the round's uniforms, if any are needed.
 
     A row that holds a NaN or a plus infinity, or that may say nothing, accepts no proposal, and where its token is
     needed the decision is refused. Rows after that are not read.
@@ -57,7 +59,7 @@ def decide(turns: Sequence[Turn], coins: Coins, counts: TokenCounts, public: int
     chains = Chains.of([turn.proposal.tokens for turn in turns])
     lengths = [len(turn.logits) for turn in turns]
     rows = SettingRows.of([turn.sampling for turn in turns], lengths, numerics.profile, device)
-    logits = torch.cat([turn.logits for turn in turns])
+    logits = torch.cat([turn.logits for turn in turns]) if len(turns) > 1 else turns[0].logits
     places = [range(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
     adjusted = penalties.adjust(
         logits, public, _mask(turns, places, device), _penalties(turns, places, chains, counts, device)
@@ -66,7 +68,7 @@ def decide(turns: Sequence[Turn], coins: Coins, counts: TokenCounts, public: int
     if rows.some_sampled:
         law = filters.distribution(adjusted.scores, rows, numerics)
         law = law._replace(p=law.p.masked_fill(adjusted.refused[:, None], torch.nan))
-        drawn = judge(chains, _laws(turns, chains, public), law, coins, numerics)
+        drawn = judge(chains, _laws(turns, chains, public), law, toss(), numerics)
         verdict = drawn if verdict is None else _either(rows.greedy[chains.first], verdict, drawn)
     return _read(chains, cast(Verdict, verdict), adjusted.refused)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -62,11 +63,9 @@ class Sampling:
             if name not in filters and getattr(sampling, name) != getattr(off, name):
                 found, expected = getattr(sampling, name), getattr(off, name)
                 raise RequestError(f"{name} is {found}, expected {expected}: profile {profile.name} has no {name}")
-        if profile.axes["penalties"] == "none" and sampling.penalised:
-            raise RequestError(
-                f"presence_penalty is {sampling.presence} and frequency_penalty {sampling.frequency}, expected 0: "
-                f"profile {profile.name} has no penalties"
-            )
+        for name, found in (("presence_penalty", sampling.presence), ("frequency_penalty", sampling.frequency)):
+            if found and profile.axes["penalties"] == "none":
+                raise RequestError(f"{name} is {found}, expected 0: profile {profile.name} has no penalties")
         return sampling
 
 
@@ -104,6 +103,12 @@ class SettingRows(NamedTuple):
     @staticmethod
     def of(each: Sequence[Sampling], rows: Sequence[int], profile: Profile, device: torch.device) -> SettingRows:
         """The settings of requests that have `rows` rows of logits each, one request after another."""
+        return SettingRows._of(tuple(each), tuple(rows), profile, device)
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def _of(each: tuple[Sampling, ...], rows: tuple[int, ...], profile: Profile, device: torch.device) -> SettingRows:
+        """Kept, since the same requests come again round after round; nobody writes into these tensors."""
         greedy = [is_greedy(own.temperature, profile) for own in each]
         held = [
             (float(cold), 1.0 if cold else own.temperature, own.top_k, own.top_p, own.min_p)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,16 +29,21 @@ class Chains(NamedTuple):
     @staticmethod
     def of(proposals: Sequence[Tensor]) -> Chains:
         """From each request's own proposals I64 [P]."""
-        counts, device = np.array([len(own) for own in proposals]), proposals[0].device
-        owner = np.repeat(np.arange(len(counts)), counts + 1)
-        first = np.cumsum(counts + 1) - counts - 1
-        column = np.arange(len(owner)) - first[owner]
-        (tested,) = np.nonzero(column < counts[owner])
         padded = torch.nn.utils.rnn.pad_sequence(list(proposals), batch_first=True, padding_value=-1)
-        rest = (torch.from_numpy(part).to(device) for part in (counts, owner, column, first, tested))
-        return Chains(padded, *rest)
+        return Chains(padded, *_layout(tuple(len(own) for own in proposals), padded.device))
 
     @property
     def tokens(self) -> Tensor:
         """The proposals of all requests, one request after another: I64 [T]."""
         return self.proposals[self.owner[self.tested], self.column[self.tested]]
+
+
+@lru_cache(maxsize=256)
+def _layout(counts: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """What follows from the counts alone, which come again and again; nobody writes into these tensors."""
+    held = np.array(counts)
+    owner = np.repeat(np.arange(len(held)), held + 1)
+    first = np.cumsum(held + 1) - held - 1
+    column = np.arange(len(owner)) - first[owner]
+    (tested,) = np.nonzero(column < held[owner])
+    return tuple(torch.from_numpy(part).to(device) for part in (held, owner, column, first, tested))

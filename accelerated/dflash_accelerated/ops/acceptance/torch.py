@@ -119,6 +119,8 @@ def _over_support(support: Tensor | None, size: int, drawn_from: SparseLaw, at: 
 
 def _prefix(chains: Chains, passed: Tensor) -> Tensor:
     """How many tests of each request, of all [T], pass before the first that fails: I64 [B]."""
+    if not len(chains.tested):
+        return torch.zeros_like(chains.counts)
     table = torch.zeros_like(chains.proposals)
     table[chains.owner[chains.tested], chains.column[chains.tested]] = passed.to(torch.int64)
     return table.cumprod(dim=1).sum(dim=1)

@@ -14,6 +14,8 @@ def ranked(scores: Tensor, ids: Tensor, count: int) -> Tensor:
 
     Clauses: PROC-003, HEAD-005, HEAD-007. Source: Infernix src/ops/common/score_id_order.cuh.
     """
-    bits = (scores + 0.0).view(torch.int32)
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
-    return torch.topk((ordered << 32) - ids, count, dim=1).indices
+    keys = (scores + 0.0).view(torch.int32).to(torch.int64)
+    keys ^= (keys >> 63) & 0x7FFFFFFF
+    keys <<= 32
+    keys -= ids
+    return torch.topk(keys, count, dim=1).indices
