@@ -1,7 +1,8 @@
 """The authors' package, dflash 0.1.0, as a peer: every answer is computed by its own functions, modules and loop.
 
-Not declared, because the package has no code of its own that answers them: keyed randomness, rounding, draws with
-given uniforms (it draws with `torch.multinomial`), trainer configs, and the target's forward, which is transformers'.
+Not declared, because the package has no code of its own that answers them: keyed randomness, rounding, a draw by itself
+with a given uniform (it draws with `torch.multinomial`), trainer configs, and the target's forward, which is
+transformers'.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import torch
 from dflash_spec.errors import UnsupportedError
 from dflash_spec.tensors import Array
 
-from dflash_vectors.peers import authors_config, authors_dflash2, authors_loop, authors_modules
+from dflash_vectors.peers import authors_config, authors_dflash2, authors_loop, authors_modules, authors_sampling
 
-OPS = {**authors_modules.OPS, **authors_dflash2.OPS, **authors_loop.OPS, **authors_config.OPS}
+OPS = {
+    **authors_modules.OPS, **authors_dflash2.OPS, **authors_loop.OPS, **authors_sampling.OPS, **authors_config.OPS,
+}  # fmt: skip
 
 
 class Authors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -171,9 +171,12 @@ def observed(run: Run) -> Iterator[None]:
 
 def generate(
     model: Any, target: Any, prompt: Sequence[int] | Tensor, max_new: int, stop_ids: Sequence[int] = (),
-    drafts: int | None = None,
+    drafts: int | None = None, sampling: Mapping[str, Any] | None = None,
 ) -> Run:  # fmt: skip
-    """Run the package's greedy loop on prompt [T]; `drafts` None leaves the width to the model's own block size."""
+    """Run the package's loop on prompt [T], greedily unless `sampling` has its settings.
+
+    `drafts` None leaves the width to the model's own block size.
+    """
     run = Run()
     with observed(run), warnings.catch_warnings():
         # The package, written for an older transformers, passes its cache under the name used then.
@@ -181,7 +184,7 @@ def generate(
         try:
             ids = package.dflash_generate(
                 model, target, torch.as_tensor(prompt, dtype=torch.long)[None], max_new, list(stop_ids) or None,
-                block_size=None if drafts is None else drafts + 1,
+                block_size=None if drafts is None else drafts + 1, **(sampling or {}),
             )  # fmt: skip
         except ScriptEnded:
             return run
