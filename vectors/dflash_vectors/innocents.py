@@ -18,6 +18,7 @@ from dflash_spec.registry import PROFILES, Profile, load_profile
 from dflash_spec.tensors import Array
 
 from dflash_vectors import innocents_dflash2 as dflash2
+from dflash_vectors import innocents_sampling as sampling
 from dflash_vectors.faults import Function, patched
 
 F32 = np.float32
@@ -303,7 +304,8 @@ def _fp32_ranks(true: Function) -> Function:
 CONTRACT, UNIT, EXP = "dflash_reference.num.contract", "dflash_reference.layer.unit", "dflash_reference.elementary.exp"
 ATTENTION, TABLE = "dflash_reference.layer.attention", "dflash_reference.layer.rope_table"
 SUM, TEMPERED = "dflash_reference.num.sum_last", "dflash_reference.processing.tempered"
-RANK = "dflash_reference.processing.rank"
+RANK, KEPT = "dflash_reference.processing.rank", "dflash_reference.filters.kept"
+PENALISED, SHARES = "dflash_reference.penalties.penalised", "dflash_reference.filters.renormalised"
 CONVOLVE, SCORED = "dflash_reference.conv.convolve", "dflash_reference.selector.scored"
 SOFTENED, CAPPED = "dflash_reference.selector.softened", "dflash_reference.head.capped"
 WHOLE_PORT = {
@@ -319,6 +321,9 @@ WHOLE_PORT = {
     SCORED: dflash2.codebooks_first,
     SOFTENED: dflash2.fp32_law,
     CAPPED: dflash2.fp32_cap,
+    PENALISED: sampling.fused_penalties,
+    KEPT: sampling.scan_of_weights,
+    SHARES: sampling.reciprocal_sums,
 }
 
 INNOCENTS = (
@@ -356,6 +361,9 @@ INNOCENTS = (
     Innocent("codebooks-first", {SCORED: dflash2.codebooks_first}),
     Innocent("fp32-law", {SOFTENED: dflash2.fp32_law, SUM: _sum_by(_tree)}),
     Innocent("fp32-cap", {CAPPED: dflash2.fp32_cap}),
+    Innocent("fused-penalties", {PENALISED: sampling.fused_penalties}, ("ninfer",)),
+    Innocent("scan-of-fp32-weights", {KEPT: sampling.scan_of_weights, SHARES: sampling.reciprocal_sums}),
+    Innocent("mass-before-each-token", {KEPT: sampling.mass_before, TEMPERED: _reciprocal_temperature}),
     Innocent("whole-fp32-port", WHOLE_PORT),
     Innocent("whole-fp32-port-with-fp32-angles", {**WHOLE_PORT, TABLE: _fp32_table}, ("zlab",)),
 )  # fmt: skip

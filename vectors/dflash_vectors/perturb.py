@@ -35,8 +35,9 @@ class Taken:
     """One decision as it was taken: what kind, and the numbers that met.
 
     proposals, tokens: logits. draw: weights, and the goal. accept: a probability, and what it must exceed. rank: the
-    scores of all rows, and which rank among them is decided. In a step of DFlash2's walk, `ids` are the candidates
-    that the numbers belong to: their order may change without consequence.
+    scores of all rows, and which rank among them is decided. cut: what a filter compares, and with what. top: logits,
+    and how many of them are kept. In a step of DFlash2's walk, `ids` are the candidates that the numbers belong to:
+    their order may change without consequence.
     """
 
     kind: str
@@ -101,6 +102,22 @@ def _ratios(p: float, q: float, u: float) -> list[Taken]:
     return [Taken("accept", np.array([float(p)]), float(u) * float(q))]
 
 
+def _kept(weights: Array, min_p: float, top_p: float) -> list[Taken]:
+    """Ranked weights against min-p, and their cumulative shares against top-p; the last share is 1 in any case."""
+    held = np.array(weights, dtype=np.float64)
+    shares = np.cumsum(held) / held.sum()
+    taken = [Taken("cut", held / held[0], float(min_p))] if min_p > 0 else []
+    return [*taken, Taken("cut", shares[:-1], float(top_p))] if top_p < 1 else taken
+
+
+SMALLEST_CAP = 20
+"""A top-k below this was asked for; at this cap, and without one, what is left out is a tail that hardly counts."""
+
+
+def _capped(rows: Array, cap: int) -> list[Taken]:
+    return [Taken("top", np.array(row), cap) for row in rows] if cap < SMALLEST_CAP else []
+
+
 WATCHED: dict[str, Callable[..., Sequence[Taken]]] = {
     "dflash_reference.head.first_largest": _proposals,
     "dflash_reference.processing.greedy": _tokens,
@@ -109,7 +126,30 @@ WATCHED: dict[str, Callable[..., Sequence[Taken]]] = {
     "dflash_reference.head.ranked": _ranks,
     "dflash_reference.law.covered_or_under": _ratios,
     "dflash_reference.law.under": _ratios,
+    "dflash_reference.filters.kept": _kept,
+    "dflash_reference.processing.capped": _capped,
 }
+
+
+FILTERING = ("cut", "top")
+
+
+def _judge(taken: list[Taken]) -> Callable[[Function], Function]:
+    """Forgets what filters decided in rows after the one that ended the round: nothing reads these."""
+
+    def wrap(true: Function) -> Function:
+        def watched(state: Any, proposals: Array, *rest: Any) -> Any:
+            before, rows = len(taken), len(proposals) + 1
+            verdict = true(state, proposals, *rest)
+            for kind in FILTERING:
+                places = [place for place in range(before, len(taken)) if taken[place].kind == kind]
+                for place in reversed(places[len(places) // rows * (int(verdict.accepted) + 1) :]):
+                    del taken[place]
+            return verdict
+
+        return watched
+
+    return wrap
 
 
 @contextmanager
@@ -118,6 +158,7 @@ def watching() -> Iterator[list[Taken]]:
     taken, steps = list[Taken](), list[Array]()
     with ExitStack() as stack:
         stack.enter_context(patched("dflash_reference.selector.walk", _walk(steps)))
+        stack.enter_context(patched("dflash_reference.engine.judge", _judge(taken)))
         for target, see in WATCHED.items():
             stack.enter_context(patched(target, _watch(taken, steps, see)))
         yield taken
@@ -164,8 +205,12 @@ def _moved(true: Taken, other: Taken) -> float:
         return float(np.abs(other.numbers - true.numbers)[0]) + abs(other.goal - true.goal)
     if true.kind == "rank":
         return _moved_rank(true, other.numbers - true.numbers)
-    best = int(np.argmax(true.numbers))
+    if true.kind == "cut":
+        return float(np.abs(other.numbers - true.numbers).max(initial=0.0))
     finite = np.isfinite(true.numbers)
+    best = int(np.argmax(true.numbers))
+    if true.kind == "top":
+        best = int(np.argsort(-true.numbers, kind="stable")[int(true.goal) - 1])
     shifts = np.where(finite, other.numbers, 0.0) - np.where(finite, true.numbers, 0.0)
     return float(np.abs(shifts - shifts[best]).max())
 
@@ -207,6 +252,12 @@ def _decision(true: Taken, moved: float) -> Decision:
         return Decision(true.kind, abs(true.goal - float(true.numbers[0])), MULTIPLE * moved)
     if true.kind == "rank":
         return Decision(true.kind, float(gaps(true.numbers, int(true.goal) + 1)[-1]), MULTIPLE * moved)
+    if true.kind == "cut":
+        return Decision(true.kind, float(np.abs(true.numbers - true.goal).min(initial=np.inf)), MULTIPLE * moved)
+    if true.kind == "top":
+        finite, count = true.numbers[np.isfinite(true.numbers)], int(true.goal)
+        margin = float(gaps(finite, count)[-1]) if count < len(finite) else np.inf
+        return Decision(true.kind, margin, MULTIPLE * moved)
     return Decision(true.kind, lead(true.numbers), MULTIPLE * moved)
 
 

@@ -169,3 +169,24 @@ def dead_columns_hold_a_placeholder(true: Function) -> Function:
         return inputs._replace(ids=np.where(live, inputs.ids, -1))
 
     return wrong
+
+
+@fault("dflash_reference.block.extent_of_block", clauses=("BLK-010",), effect="acceptance", profiles=("zlab-2026-04",),
+    report="dflash 0.1.0 dflash_generate",
+)  # fmt: skip
+def block_one_proposal_short(true: Function) -> Function:
+    """A block of K rows is taken for one of K proposals. The law is kept; the extents show it."""
+    return lambda drafts: max(true(drafts) - 1, 1)
+
+
+@fault("dflash_reference.block.extent", clauses=("BLK-010",), effect="acceptance", profiles=("zlab-2026-04",),
+    report="dflash 0.1.0 dflash_generate",
+)  # fmt: skip
+def old_block_shrinks(true: Function) -> Function:
+    """The last blocks shrink, as those of the later package do. The law is kept; the extents show it."""
+
+    def wrong(drafts: int, remaining: int, capacity: int, frontier: int, profile: Any) -> Any:
+        done = true(drafts, remaining, capacity, frontier, profile)
+        return done._replace(extent=min(done.extent, remaining))
+
+    return wrong

@@ -58,6 +58,10 @@ def match(profile: Profile) -> Iterator[Case]:
         "likeliest-is-not-drawn", "proposals are matched with the argmax, or accepted with their own probability",
         (3, 4, 5), rows, (0.125, 0.5, 0.25, 0.5),
     )  # fmt: skip
+    yield _case(
+        "what-is-left-is-not-drawn-from", "the row that rejects draws from what is left without the proposal",
+        (1,), (A, C), (0.6875, 0.5),
+    )  # fmt: skip
     coin = "the uniform is taken for the coin of an accept test"
     yield _case("own-draw-and-not-a-coin", coin, (3,), (A, C), (0.875, 0.0))
     yield _case("coin-below-p-and-another-draw", coin, (6,), (A, C), (0.125, 0.0))

@@ -151,7 +151,7 @@ def penalties(profile: Profile) -> Iterator[Case]:
         catches=narrow, effect="output",
     )  # fmt: skip
     yield Case(
-        "long-request", ("PROC-007", "PROC-008"),
+        "long-request", ("PROC-008", "PROC-007"),
         _given(inputs.normal_like("adjust/long", (1, V), 2.5, "BF16"),
                counts=_counts(t7=262143, t19=65537, t30=40961), presence=inputs.fp32(-0.1),
                frequency=inputs.fp32(0.001)),
