@@ -61,34 +61,39 @@ FILTERS = {
 }
 PENALTIES = {
     "none": Penalty(0.0, 0.0),
-    "presence": Penalty(0.75, 0.0),
-    "frequency": Penalty(0.0, 0.375),
-    "both": Penalty(0.5, 0.625),
-    "negative": Penalty(-0.25, -0.5),
+    "presence": Penalty(0.75 + 2.0**-9, 0.0),
+    "frequency": Penalty(0.0, 0.375 + 2.0**-10),
+    "both": Penalty(0.5 + 2.0**-8, 0.625),
+    "negative": Penalty(-0.25, -0.5 - 2.0**-11),
     "mask": Penalty(0.0, 0.0, "fixed"),
     "moving mask": Penalty(0.0, 0.0, "moving"),
     "all": Penalty(1.0, -0.375, "moving"),
 }
+"""A penalised logit does not fit into BF16."""
 TEMPERATURES = {
-    "0.25": 0.25, "0.7": inputs.fp32(0.7), "1": 1.0, "1.3": inputs.fp32(1.3), "2": 2.0,
-    "0": 0.0, "-0.5": -0.5, "2^-20": 2.0**-20,
+    "2.5": 2.5, "1.3": inputs.fp32(1.3), "1": 1.0, "0.7": inputs.fp32(0.7), "0.25": 0.25, "2^-8": 2.0**-8,
+    "2^-18": 2.0**-18, "2^-19": 2.0**-19, "0": 0.0, "-0.5": -0.5,
 }  # fmt: skip
-"""The last three are greedy, each where its profile says so."""
+"""At the low ones a row is all but certain, or a tie. 2^-18 and 2^-19 are below the 1e-5 of zlab-2026-04."""
 STOPS = ("none", "first", "last", "ending", "two")
 """Where a stop id stands: nowhere, in the block's first or last proposal, never in a proposal, or two of them anywhere."""
-LENGTHS = {3: 4, 5: 3, 6: 3, 7: 2, 11: 2, 23: 1}
+LENGTHS = {3: 5, 5: 4, 6: 4, 7: 3, 11: 3, 23: 2}
 """Vocabulary -> how many tokens of a text are compared at most."""
-BUDGETS = (1, 2, 3, 4, 9)
+UNCUT = 100
+BUDGETS = (1, 2, 3, 4, 6, 9)
 """Tokens that the request may still emit. Where a text is cut before, the last round is one of many."""
 ROUNDS = (1, 2, 3)
 """Rounds until the rest of the text is decoded plainly."""
 DRAFTS = (1, 2, 3, 5)
 
-MODULUS = 11
+MODULUS = 13
 """More than any axis has levels."""
-COUNT = 324
-ATTEMPTS = 60_000
-COST = 420.0
+DRAWN, GREEDY = 42, 24
+"""How many requests of each backend that draws, and of each that does not."""
+ATTEMPTS = 90_000
+COST = 9000
+MATCH_COST = 4
+"""How much longer one way of sample-and-match takes."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +120,19 @@ class Config:
 
     @property
     def length(self) -> int:
-        """How many tokens after the anchor are compared."""
-        return min(self.budget, LENGTHS[self.vocabulary])
+        """How many tokens after the anchor are compared; a text whose budget ends before is compared whole."""
+        return LENGTHS[self.vocabulary] if self.budget > LENGTHS[self.vocabulary] else UNCUT
 
+
+STREAMS = (
+    Config("ninfer-dflash", 3, 3, "none", "presence", "1.3", "none", 3, 3),
+    Config("ninfer-dflash2", 2, 3, "none", "none", "0.7", "ending", 2, 2),
+    Config("ninfer-dflash2", 2, 3, "top-k", "moving mask", "2", "none", 3, 2),
+    Config("zlab-dflash", 2, 3, "none", "none", "1.3", "first", 3, 2),
+    Config("zlab-dflash2", 2, 3, "none", "moving mask", "0.7", "none", 2, 2),
+    Config("zlab-2026-04", 2, 3, "none", "none", "1.3", "last", 2, 2),
+)
+"""Requests that are enumerated whole, with one uniform per key for all rounds: few, for every draw multiplies."""
 
 LEVELS: dict[str, tuple[str | int, ...]] = {
     "backend": tuple(BACKENDS), "drafts": DRAFTS, "vocabulary": tuple(LENGTHS), "filter": tuple(FILTERS),
@@ -139,8 +154,8 @@ def is_word(config: Config) -> bool:
 def allowed(backend: str) -> dict[str, tuple[str | int, ...]]:
     """The levels of each axis that mean something to a backend: what its profile has, and what its draws need."""
     profile, _, verify = BACKENDS[backend]
-    greedy = {"ninfer": ("0", "-0.5"), "zlab": ("0",), "zlab-2026-04": ("0", "2^-20")}[profile]
-    drawn = tuple(level for level in TEMPERATURES if TEMPERATURES[level] > 2.0**-20)
+    greedy = {"ninfer": ("0", "-0.5"), "zlab": ("0",), "zlab-2026-04": ("0", "2^-18", "2^-19")}[profile]
+    drawn = tuple(level for level in TEMPERATURES if TEMPERATURES[level] > 0 and level not in greedy)
     fitting: dict[str, tuple[str | int, ...]] = LEVELS | {"backend": (backend,)}
     fitting["temperature"] = greedy if verify == "law.greedy" else drawn
     if profile != "ninfer":
@@ -153,19 +168,19 @@ def is_telling(config: Config) -> bool:
     """Whether every level makes a difference beside the others."""
     filter_ = FILTERS[config.filter]
     has_last = config.stop != "last" or config.drafts > 1
-    return has_last and config.rounds <= config.length and filter_.top_k % 19 < config.vocabulary
+    return has_last and config.rounds <= min(config.budget, config.length) and filter_.top_k % 19 < config.vocabulary
 
 
 def cost(config: Config) -> float:
-    """About how many runs of a verify it takes to enumerate the request."""
-    backend, drafts = BACKENDS[config.backend], min(config.drafts, config.budget)
-    chains = 1 if backend.drafter == "argmax" else choices(config) ** drafts
-    leaves = {
-        "law.one_hot": config.vocabulary * (drafts + 1), "law.sparse": config.vocabulary * (drafts + 1),
-        "law.match": config.vocabulary ** (drafts + 1), "law.greedy": 1,
-    }[backend.verify]  # fmt: skip
-    starts = sum(config.vocabulary**depth for depth in range(config.length if config.rounds > 1 else 1))
-    return starts * chains * (4 + leaves) / 10
+    """About how many ways a verify can go, over all rounds that the request can have."""
+    backend, size = BACKENDS[config.backend], config.vocabulary
+    drafts = min(config.drafts, config.budget)
+    starts = sum(size**depth for depth in range(min(config.budget, config.length))) if config.rounds > 1 else 1
+    if backend.verify == "law.match":  # every row draws, whether the rows before it matched or not
+        ways = MATCH_COST * size ** (config.drafts + 1)
+    else:
+        ways = 1 if backend.verify == "law.greedy" else size * (drafts + 1)
+    return starts * ways * (1 if backend.drafter == "argmax" else choices(config) ** config.drafts)
 
 
 def choices(config: Config) -> int:
@@ -184,12 +199,12 @@ def _drawn() -> Iterator[Config]:
 
 @cache
 def configs() -> tuple[Config, ...]:
-    """All requests: COUNT words, as many of each backend."""
-    share = COUNT // len(BACKENDS)
+    """All requests, backend after backend."""
+    shares = {name: GREEDY if backend.verify == "law.greedy" else DRAWN for name, backend in BACKENDS.items()}
     found: dict[str, list[Config]] = {backend: [] for backend in BACKENDS}
     for config in _drawn():
         chosen = found[config.backend]
-        fits = len(chosen) < share and is_word(config) and is_telling(config) and cost(config) <= COST
+        fits = len(chosen) < shares[config.backend] and is_word(config) and is_telling(config) and cost(config) <= COST
         if fits and config not in chosen:
             chosen.append(config)
     return tuple(config for chosen in found.values() for config in chosen)

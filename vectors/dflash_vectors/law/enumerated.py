@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 
 def law_of(config: Config, measure: Measure = length) -> Joint:
-    """The joint law of every round's accepted count and the tokens that are compared.
+    """The joint law of every round's accepted count and the tokens that are compared, from the anchor on.
 
     Each round is enumerated on its own and with uniforms of its own: what follows depends on the state alone. That
     draws of different rounds are different draws, `stream_law` does not suppose. Raises what the reference raises.
@@ -45,9 +45,9 @@ class _Rounds:
 
     def rest(self, state: State, rounds: int) -> Joint:
         """The law of what follows a state, in at most `rounds` rounds and then plainly."""
-        tokens, compared = state.emitted[1:], self._config.length
-        if state.ended or len(tokens) >= compared:
-            return {((), tokens[:compared]): Fraction(1)}
+        compared = self._config.length + 1
+        if state.ended or len(state.emitted) >= compared:
+            return {((), state.emitted[:compared]): Fraction(1)}
         key = state, rounds
         if key not in self._rests:
             found = outcomes(lambda draws: self._step(draws, state, rounds), self._measure)

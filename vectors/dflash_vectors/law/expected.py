@@ -21,7 +21,7 @@ from dflash_vectors.law.lanes import normalised, settings_of
 Tokens = tuple[int, ...]
 State = TypeVar("State")
 Joint = dict[tuple[Tokens, Tokens], Fraction]
-"""(accepted counts of the rounds, tokens after the anchor) -> probability."""
+"""(accepted counts of the rounds, tokens from the first one on) -> probability."""
 
 
 class Expected:
@@ -32,6 +32,7 @@ class Expected:
         self.backend = BACKENDS[config.backend]
         self.profile = load_profile(self.backend.profile)
         self._rows: dict[Tokens, closed.Law] = {}
+        self._stops = model.stop_ids(config)
         self._rests: dict[tuple[Tokens, int], Joint] = {}
 
     def row(self, emitted: Tokens) -> closed.Law:
@@ -44,7 +45,8 @@ class Expected:
         asked, public = settings_of(self.config), self.config.vocabulary
         logits = model.target_logits(public, model.PROMPT + emitted)[np.newaxis]
         counts = np.bincount(emitted, minlength=logits.shape[1])
-        allowed = np.append(model.allowed_ids(self.config, emitted), [True, True])[np.newaxis]
+        allowed = np.ones(logits.shape, dtype=np.bool_)
+        allowed[0, :public] = model.allowed_ids(self.config, emitted)
         nothing = np.zeros((1, 0), dtype=np.int64)
         adjusted = penalties.adjust(
             logits, public, allowed, counts, nothing, asked.presence, asked.frequency, self.profile
@@ -52,7 +54,7 @@ class Expected:
         if self.backend.verify == "law.greedy":
             return {int(np.argmax(adjusted[0])): Fraction(1)}
         filters = asked.top_k, asked.min_p, asked.top_p
-        done = processing.filtered(adjusted, asked.temperature, *filters, self.profile)
+        done = processing.supported(adjusted, asked.temperature, *filters, self.profile)
         return _law(done.support[0].tolist(), normalised(done.p)[0].tolist())
 
     def offered(self, emitted: Tokens, prefix: Tokens) -> closed.Law:
@@ -66,50 +68,62 @@ class Expected:
             q = normalised(selector.softened(scores, temperature))
             return _law(model.candidates(config, text, slot).tolist(), q.tolist())
         asked, row = settings_of(config), model.draft_logits(config, text, slot)[np.newaxis]
-        done = processing.filtered(row, temperature, asked.top_k, 0.0, asked.top_p, load_profile("zlab"))
+        done = processing.supported(row, temperature, asked.top_k, 0.0, asked.top_p, load_profile("zlab"))
         return _law(done.support[0].tolist(), normalised(done.p)[0].tolist())
 
     def plain(self) -> Mapping[Tokens, Fraction]:
-        """The law of the tokens that are compared, by the target alone."""
-        found: dict[Tokens, Fraction] = {(): Fraction(1)}
-        for _ in range(self.config.length):
+        """The law of the tokens that are compared, by the target alone, from the anchor on."""
+        found: dict[Tokens, Fraction] = {(model.ANCHOR,): Fraction(1)}
+        for _ in range(min(self.config.budget, self.config.length)):
             found = {
                 longer: mass * p
-                for tokens, mass in found.items()
-                for longer, p in self._continued(tokens).items()
+                for emitted, mass in found.items()
+                for longer, p in self._continued(emitted).items()
             }  # fmt: skip
         return found
 
-    def _continued(self, tokens: Tokens) -> Mapping[Tokens, Fraction]:
-        if tokens and tokens[-1] in model.stop_ids(self.config):
-            return {tokens: Fraction(1)}
-        return {(*tokens, token): p for token, p in self.row((model.ANCHOR, *tokens)).items()}
+    def _continued(self, emitted: Tokens) -> Mapping[Tokens, Fraction]:
+        if self._ended(emitted):
+            return {emitted: Fraction(1)}
+        return {(*emitted, token): p for token, p in self.row(emitted).items()}
+
+    def _ended(self, emitted: Tokens) -> bool:
+        """Whether a stop id or the budget ends the text. The anchor of the first round is no end, whatever its id."""
+        return len(emitted) > self.config.budget or (len(emitted) > 1 and emitted[-1] in self._stops)
 
     def joint(self) -> Joint:
-        """The joint law of every round's accepted count and the tokens that are compared."""
-        return self._rest((), self.config.rounds)
+        """The joint law of every round's accepted count and the tokens that are compared, from the anchor on."""
+        return self._rest((model.ANCHOR,), self.config.rounds)
 
-    def _rest(self, tokens: Tokens, rounds: int) -> Joint:
-        """That of what follows `tokens` in at most `rounds` rounds and then plainly."""
-        stops, length = model.stop_ids(self.config), self.config.length
-        if len(tokens) >= length or (tokens and tokens[-1] in stops):
-            return {((), tokens[:length]): Fraction(1)}
-        key = tokens, rounds
+    def stream(self) -> Joint:
+        """That of a whole request, whose first token is drawn too and may end it."""
+        first = (((), (token,), p) for token, p in self.row(()).items())
+        return joined(
+            first,
+            lambda emitted: {((), emitted): Fraction(1)}
+            if emitted[0] in self._stops
+            else self._rest(emitted, self.config.rounds),
+        )
+
+    def _rest(self, emitted: Tokens, rounds: int) -> Joint:
+        """That of what follows `emitted` in at most `rounds` rounds and then plainly."""
+        if len(emitted) > self.config.length or self._ended(emitted):
+            return {((), emitted[: self.config.length + 1]): Fraction(1)}
+        key = emitted, rounds
         if key not in self._rests:
+            remaining = self.config.budget + 1 - len(emitted)
             steps = (
-                (counts, tokens + closed.kept_of(licensed, stops, self.config.budget - len(tokens)), mass)
-                for (counts, licensed), mass in self._step(tokens, rounds).items()
+                (counts, emitted + closed.kept_of(licensed, self._stops, remaining), mass)
+                for (counts, licensed), mass in self._step(emitted, rounds, remaining).items()
             )
-            self._rests[key] = joined(steps, lambda kept: self._rest(kept, max(rounds - 1, 0)))
+            self._rests[key] = joined(steps, lambda after: self._rest(after, max(rounds - 1, 0)))
         return self._rests[key]
 
-    def _step(self, tokens: Tokens, rounds: int) -> Joint:
+    def _step(self, emitted: Tokens, rounds: int, remaining: int) -> Joint:
         """One round: its count and licensed tokens; or one plain token, without a count."""
-        emitted = (model.ANCHOR, *tokens)
         if not rounds:
             return {((), (token,)): p for token, p in self.row(emitted).items()}
-        config = self.config
-        extent = closed.extent_of(self.profile.axes["extent"], config.drafts, config.budget - len(tokens))
+        extent = closed.extent_of(self.profile.axes["extent"], self.config.drafts, remaining)
         rule = "match" if self.backend.verify == "law.match" else "corrected"
         round_ = closed.round_law(
             rule, extent, lambda prefix: self.row(emitted + prefix), lambda prefix: self.offered(emitted, prefix)

@@ -6,7 +6,7 @@ extent, penalties, masks, filters, proposals, verification, counts, stops, budge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from typing import Any
@@ -35,8 +35,12 @@ def settings_of(config: Config) -> Settings:
     return Settings(
         config.drafts, 1 + config.budget, tuple(sorted(model.stop_ids(config))), config.vocabulary,
         TEMPERATURES[config.temperature], SEED, (), filter_.top_k, filter_.top_p, filter_.min_p,
-        penalty.presence, penalty.frequency, None, lambda emitted: model.allowed_ids(config, tuple(emitted)),
+        penalty.presence, penalty.frequency, None, _grammar(config) if penalty.mask == "moving" else None,
     )  # fmt: skip
+
+
+def _grammar(config: Config) -> Callable[[Sequence[TokenId]], Array]:
+    return lambda before: model.allowed_ids(config, tuple(before))
 
 
 def hashed(key: tuple[int, ...]) -> int:
@@ -51,7 +55,8 @@ class Lane(Request):
         self.config, self._identity, self._draws = config, identity, draws
         self.profile, self.capacity = load_profile(BACKENDS[config.backend].profile), CAPACITY
         self.public, self.prompt, self.settings = config.vocabulary, model.PROMPT, settings_of(config)
-        self.allowed = np.ones(self.public, dtype=np.bool_)
+        fixed = PENALTIES[config.penalty].mask == "fixed"
+        self.allowed = model.allowed_ids(config, ()) if fixed else np.ones(self.public, dtype=np.bool_)
         self.budget = 1 + config.budget
         self.frontier = Position(len(self.prompt) + len(emitted) - 1)
         self.tokens = [TokenId(token) for token in emitted]
@@ -65,7 +70,7 @@ class Lane(Request):
         return held
 
     def logits(self, proposals: Array) -> Array:
-        """The target's logits [P + 1, V + 2] of a pass that verifies proposals [P]."""
+        """The target's logits [P + 1, V and padding] of a pass that verifies proposals [P]."""
         text = (*self.prompt, *self.tokens)
         drafts = tuple(proposals.tolist())
         return np.array([model.target_logits(self.public, text + drafts[:row]) for row in range(len(drafts) + 1)])
@@ -116,13 +121,14 @@ def walk(lane: Lane, text: tuple[int, ...]) -> draft2.Proposal:
     """A walk through the candidates of K slots, as selector.walk has it, on scores by the token before."""
     drafts, before, u = lane.config.drafts, int(lane.anchor), engine.proposal_uniforms(lane, lane.config.drafts)
     ids = np.array([model.candidates(lane.config, text, slot) for slot in range(drafts)])
+    unary = np.array([model.draft_logits(lane.config, text, slot)[row] for slot, row in enumerate(ids)])
     scores, q = np.zeros(ids.shape), np.empty(ids.shape, dtype=object)
     proposals = np.zeros(drafts, dtype=np.int64)
     for slot in range(drafts):
         scores[slot] = model.edge_scores(lane.config, text, slot, before)
         chosen, q[slot] = selector.step_of(scores[slot], lane.settings.temperature, u[slot], lane.profile)
         before = proposals[slot] = int(ids[slot, chosen])
-    return draft2.Proposal((), scores, ids, scores, scores, scores, proposals, q)
+    return draft2.Proposal((), unary, ids, unary, unary, scores, proposals, q)
 
 
 def normalised(p: Any) -> Array:
@@ -141,12 +147,12 @@ def normalised(p: Any) -> Array:
 def exact_rows() -> Iterator[None]:
     """Every law that the reference computes is a row of Fractions that add up to 1, and is computed once."""
 
-    def filtered(true: Function) -> Function:
+    def supported(true: Function) -> Function:
         return remembered(lambda *given: (done := true(*given))._replace(p=normalised(done.p)))
 
     with ExitStack() as stack:
         for target, replacement in (
-            ("dflash_reference.processing.filtered", filtered),
+            ("dflash_reference.processing.supported", supported),
             ("dflash_reference.selector.softened", lambda true: remembered(lambda *given: normalised(true(*given)))),
             ("dflash_reference.penalties.adjust", remembered),
         ):

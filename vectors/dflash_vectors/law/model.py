@@ -1,6 +1,6 @@
 """A target and a draft made of keyed numbers: every row depends on the whole text before it.
 
-Logits are multiples of 1/8, exact in every dtype. Columns past the vocabulary are padding, and would win.
+Logits are multiples of 1/8, exact in every dtype. Some vocabularies are followed by padding, which would win.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dflash_vectors.law.configs import BACKENDS, PENALTIES, Config, choices
 
 Tokens = tuple[int, ...]
 STEP, LIMIT = 0.125, 2.5
-PADDING = (40.0, 44.0)
-"""Logits of the ids that are not public."""
+PADDING = {3: (40.0, 44.0), 7: (41.0,), 23: (38.0, 42.0, 36.0)}
+"""Vocabulary -> logits of the ids after it, which are not public."""
 PROMPT: Tokens = (2, 1, 2, 0)
 ANCHOR = 2
 """The first token that the request has emitted. The prompt holds it too, where it must not count."""
@@ -24,13 +24,23 @@ LEAN = 6.0
 """Logits by which a draft prefers a stop id in its slot, and shuns it elsewhere."""
 NEVER = -2048.0
 """A logit whose weight is 0 in FP32 at every temperature."""
+MISTAKES = 4
+"""A draft follows the target's likeliest text but for every fourth slot or so, where its row is another."""
 
 
 @cache
 def target_logits(vocabulary: int, text: Tokens) -> Array:
-    """The target's logits after a text: [V + 2]."""
+    """The target's logits after a text: [V], and those of the padding."""
     row = inputs.lattice(f"law/target/{vocabulary}/{text}", (vocabulary,), STEP, LIMIT)
-    return np.append(row, PADDING)
+    return np.append(row, PADDING.get(vocabulary, ()))
+
+
+@cache
+def likeliest(vocabulary: int, text: Tokens, count: int) -> Tokens:
+    """The `count` tokens that the target's raw logits prefer after a text."""
+    for _ in range(count):
+        text += (int(np.argmax(target_logits(vocabulary, text)[:vocabulary])),)
+    return text[len(text) - count :]
 
 
 def allowed_ids(config: Config, emitted: Tokens) -> Array:
@@ -64,7 +74,10 @@ def _leaning(config: Config, slot: int) -> Array:
 @cache
 def draft_logits(config: Config, text: Tokens, slot: int) -> Array:
     """The draft's logits of a slot of the block that follows a text: [V]. Where it draws, a few ids alone are likely."""
-    row = inputs.lattice(f"law/draft/{config.vocabulary}/{text}/{slot}", (config.vocabulary,), STEP, LIMIT)
+    size, key = config.vocabulary, f"law/draft/{config.vocabulary}/{text}/{slot}"
+    row = inputs.lattice(key, (size,), STEP, LIMIT)
+    if int(inputs.hashes(f"{key}/mistaken", (1,))[0]) % MISTAKES:
+        row = row / 4 + target_logits(size, text + likeliest(size, text, slot))[:size]
     row = row + _leaning(config, slot)
     if BACKENDS[config.backend].drafter == "rows":
         row[np.argsort(-row, kind="stable")[choices(config) :]] = NEVER
