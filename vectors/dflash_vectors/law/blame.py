@@ -14,9 +14,12 @@ from dflash_vectors.law.asking import answering, expecting
 from dflash_vectors.law.rule import NONE, Outcome
 from dflash_vectors.law.verdicts import Example, Told
 from dflash_vectors.law.verify import Seen, clauses_of, outputs
+from dflash_vectors.runners.protocol import Answer
 
 SHOWN = 4
 """Outcomes of a broken law that are told, those that are off most."""
+ANSWERS = 4
+"""Wrong answers that are kept: a known fault is named if it gives all of them."""
 
 
 def blame(op: str, seen: Seen, bound: Fraction, profile: Profile) -> tuple[str, str]:
@@ -64,16 +67,18 @@ def _ending(seen: Seen, slot: int, bound: Fraction) -> str:
 
 
 def example(seen: Seen) -> Example:
-    """The answer that is wrong farthest from where answers change, and the outcomes that are off most."""
+    """The wrong answers, those farthest from where answers change first, and the outcomes that are off most."""
     slots, hints = seen.asked.round.slots, seen.asked.hints()
-    told = most_off(seen.law, seen.expected)
-    wrong = [point for point, outcome in seen.answers.items() if outcome != seen.asked.decided(point)]
-    if not wrong:
-        return Example(None, None, told)
-    point = max(wrong, key=lambda one: min(distance(u, axis) for u, axis in zip(one, hints, strict=True)))
-    case = seen.asked.case(point)
-    expected, got = outputs(seen.asked.decided(point), slots), outputs(seen.answers[point], slots)
-    return Example(expecting(case, expected), answering(case, got), told)
+    wrong: dict[tuple[Outcome, Outcome], tuple[GoldenCase, Answer]] = {}
+    for point in sorted(
+        (point for point, outcome in seen.answers.items() if outcome != seen.asked.decided(point)),
+        key=lambda one: -min(distance(u, axis) for u, axis in zip(one, hints, strict=True)),
+    ):
+        right, got = seen.asked.decided(point), seen.answers[point]
+        if (right, got) not in wrong and len(wrong) < ANSWERS:
+            case = seen.asked.case(point)
+            wrong[right, got] = expecting(case, outputs(right, slots)), answering(case, outputs(got, slots))
+    return Example(tuple(wrong.values()), most_off(seen.law, seen.expected))
 
 
 def draw_example(
@@ -83,12 +88,13 @@ def draw_example(
     """The same of one draw, whose answers are tokens by uniform."""
     cuts = rule.shares(weights.values())
     right = {u: rule.drawn(weights.items(), Fraction(u)) for u in answers}
-    wrong = [u for u, token in answers.items() if token != right[u]]
-    if not wrong:
-        return Example(None, None, told)
-    u = max(wrong, key=lambda one: distance(one, cuts))
-    case = case_of([u])
-    return Example(expecting(case, {"tokens": [right[u]]}), answering(case, {"tokens": [answers[u]]}), told)
+    wrong: dict[tuple[int, int], tuple[GoldenCase, Answer]] = {}
+    for u in sorted((u for u in answers if answers[u] != right[u]), key=lambda one: -distance(one, cuts)):
+        if (right[u], answers[u]) not in wrong and len(wrong) < ANSWERS:
+            case = case_of([u])
+            shown = expecting(case, {"tokens": [right[u]]}), answering(case, {"tokens": [answers[u]]})
+            wrong[right[u], answers[u]] = shown
+    return Example(tuple(wrong.values()), told)
 
 
 def distance(uniform: float, hints: Iterable[Fraction]) -> float:

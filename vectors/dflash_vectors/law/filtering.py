@@ -12,9 +12,8 @@ import numpy as np
 from dflash_spec.errors import ImplementationError
 from dflash_spec.registry import Profile
 
-from dflash_vectors.cases import GoldenCase
 from dflash_vectors.law import rule
-from dflash_vectors.law.asking import Question, ask, expecting
+from dflash_vectors.law.asking import Question, ask
 from dflash_vectors.law.blame import most_off
 from dflash_vectors.law.families import fp32
 from dflash_vectors.law.pieces import Point, measured
@@ -97,9 +96,9 @@ def judge_filter(runner: Runner, name: str, asked: Filters, profile: Profile) ->
     clause = "PROC-021" if late else "PROC-016"
     made = Finding("proc.filter", name, VALUES, clause, limit=float(bound), questions=1, size=len(LOGITS))
     question = Question.of("proc.filter", profile, (clause,), adjusted=[LOGITS], **asked.inputs())
-    case, expected = question.case(), filtered(LOGITS, asked, profile)
+    expected = filtered(LOGITS, asked, profile)
     try:
-        found = read_row(ask(runner, case), len(LOGITS))
+        found = read_row(ask(runner, question.case()), len(LOGITS))
     except ImplementationError as error:
         return unanswered(made, error)
     want = {id_: Fraction(p) for id_, p in expected.items()}
@@ -112,7 +111,7 @@ def judge_filter(runner: Runner, name: str, asked: Filters, profile: Profile) ->
             made.reason = f"the ids with a probability are {kept}, expected {sorted(expected)}"
         else:
             made.reason = f"a probability is off by {made.deviation:.3g}"
-        made.example = Example(_shown(case, expected, profile), None, most_off(found, want))
+        made.example = Example((), most_off(found, want))
     return made
 
 
@@ -136,13 +135,6 @@ def _filter_clause(asked: Filters, profile: Profile) -> str:
     if asked.min_p:
         return "PROC-013"
     return "PROC-011" if profile.axes["sampling_cap"] else "PROC-012"
-
-
-def _shown(case: GoldenCase, expected: Mapping[int, float], profile: Profile) -> GoldenCase:
-    """The question with what must come out, rounded to FP32, in the profile's order."""
-    capped = bool(profile.axes["sampling_cap"])
-    ids = list(expected) if capped else list(range(len(LOGITS)))
-    return expecting(case, {"support": [ids], "p": [[fp32(expected.get(id_, 0.0)) for id_ in ids]]})
 
 
 def judge_propose(runner: Runner, name: str, asked: Filters, profile: Profile) -> Finding:
@@ -179,5 +171,5 @@ def judge_propose(runner: Runner, name: str, asked: Filters, profile: Profile) -
             made.reason = "q depends on the uniforms"
         elif made.deviation <= bound:
             made.reason = "q is not the law that the settings ask for"
-        made.example = Example(None, None, most_off(found.law, product))
+        made.example = Example((), most_off(found.law, product))
     return made

@@ -11,7 +11,7 @@ from dflash_spec.registry import ALL_PROFILES, Profile, load_profile
 
 from dflash_vectors.differences import Difference
 from dflash_vectors.law import families, filtering, samplers, statistics, uniforms
-from dflash_vectors.law.verdicts import HOLDS, Finding, Judged, LawRun
+from dflash_vectors.law.verdicts import HOLDS, UNANSWERED, Finding, Judged, LawRun
 from dflash_vectors.runners.protocol import Description, Runner
 from dflash_vectors.style import printable
 
@@ -176,8 +176,13 @@ def _check_one(run: LawRun, runner: Runner, options: Options, watch: Begin) -> N
             run.judged.append(judged)
             told = True
             watch.begin(runner, description, asked)
+            lost: set[str] = set()
             for law in asked:
+                if law.op in lost:  # a program that hangs is waited for once, not once for every law
+                    continue
                 judged.findings.append(law.judge(runner, watch.step))
+                if judged.findings[-1].status == UNANSWERED:
+                    lost.add(law.op)
     finally:
         runner.close()
     run.silent.extend(silent if told else [])

@@ -14,7 +14,17 @@ from dflash_spec.tensors import Tensor
 from dflash_vectors.cases import GoldenCase
 from dflash_vectors.law import statistics
 from dflash_vectors.law.statistics import FALSE_ALARM, POWER
-from dflash_vectors.law.verdicts import BREAKPOINTS, BROKEN, HOLDS, SAMPLING, UNANSWERED, Finding, Judged, LawRun, Told
+from dflash_vectors.law.verdicts import (
+    BREAKPOINTS,
+    BROKEN,
+    HOLDS,
+    SAMPLING,
+    UNANSWERED,
+    Example,
+    Finding,
+    Judged,
+    LawRun,
+)  # fmt: skip
 from dflash_vectors.report import LikelyFaults
 from dflash_vectors.runners.protocol import Answer
 from dflash_vectors.style import Style
@@ -96,33 +106,33 @@ def _told(judged: Judged, finding: Finding, clause: str, style: Style, likely: L
             "    so         ", f"the law of the tokens {kept}, that of the accepted count {count}", "dim"
         )
     example = finding.example
-    if example is not None and example.case is not None and example.answer is not None and likely is not None:
-        for guess in _guesses(likely, example.case, example.answer):
-            yield from style.wrap("    looks like ", guess, "yellow")
+    for guess in _guesses(likely, example.wrong) if example is not None and likely is not None else ():
+        yield from style.wrap("    looks like ", guess, "yellow")
     command = ["dflash-check-law", "--implementation", judged.spec, "--profile", judged.description.profile]
     command += ["--samples", str(finding.samples)] if finding.samples else []
     yield style.paint("    reproduce  ", "dim") + shlex.join([*command, "--op", finding.op])
     if example is not None:
-        yield from _example_lines(finding, example.case, example.answer, example.outcomes, style)
+        yield from _example_lines(finding, example, style)
 
 
-def _guesses(likely: LikelyFaults, case: GoldenCase, answer: Answer) -> Sequence[str]:
-    """What the answer looks like. A guess that goes wrong is told, because a report must not be lost over it."""
+def _guesses(likely: LikelyFaults, wrong: Sequence[tuple[GoldenCase, Answer]]) -> Sequence[str]:
+    """The known faults that give all of the wrong answers. A guess that goes wrong is told, not the report lost."""
     try:
-        return [guess.text for guess in likely(case, answer)][:GUESSES]
+        found = [{guess.name: guess.text for guess in likely(case, answer)} for case, answer in wrong]
     except Exception as error:
         return (f"no guess: {type(error).__name__}: {error}",)
+    common = set.intersection(*map(set, found)) if found else set()
+    return [text for name, text in (found[0] if found else {}).items() if name in common][:GUESSES]
 
 
-def _example_lines(
-    finding: Finding, case: GoldenCase | None, answer: Answer | None, outcomes: Sequence[Told], style: Style
-) -> Iterator[str]:
+def _example_lines(finding: Finding, example: Example, style: Style) -> Iterator[str]:
     """One question and its answer, in ten lines at most, and the outcomes that are off most."""
-    if case is not None:
+    outcomes = example.outcomes
+    for case, answer in example.wrong[:1]:
         yield style.paint("    the smallest failing example:", "dim")
         rows = [(f"in.{name}", tensor) for name, tensor in case.inputs.items()]
         rows += [(f"expected {item.label}", item.tensor) for item in case.expected]
-        rows += [(f"got {name}", tensor) for name, tensor in (answer.tensors if answer else {}).items()]
+        rows += [(f"got {name}", tensor) for name, tensor in answer.tensors.items()]
         width = max(len(name) for name, _ in rows)
         for name, tensor in rows:
             values = " ".join(digits(tensor.dtype, value) for value in tensor.values.reshape(-1))
@@ -163,7 +173,7 @@ def powers(run: LawRun) -> dict[str, Any]:
     for finding in found:
         for test in finding.tests:
             key = "accepted" if test.name == "accepted" else "tokens" if test.name.startswith("token") else ""
-            if key and test.samples and test.cells > 1:
+            if key and test.samples == finding.samples and test.cells > 1:  # of what every round has
                 step = statistics.detectable_variation(test.samples, test.cells, level)
                 seen[key] = max(seen.get(key, 0.0), min(step, 1.0))
     rises = [

@@ -20,6 +20,7 @@ from dflash_vectors.law.rule import NONE, Outcome
 from dflash_vectors.law.verdicts import BREAKPOINTS, BROKEN, UNANSWERED, Finding
 from dflash_vectors.law.verify import Asked, Seen, apart, choices, clauses_of, counts, read_round
 from dflash_vectors.runners.protocol import Runner
+from dflash_vectors.style import printable
 
 STEP = Fraction(1, 2**24)
 """The largest distance of two FP32 numbers below 1."""
@@ -94,9 +95,9 @@ def _marginals(made: Finding, group: Sequence[Seen]) -> None:
 
 
 def unanswered(made: Finding, error: ImplementationError) -> Finding:
-    """The finding where an answer is no answer."""
+    """The finding where an answer is no answer. The other laws of its op are then not asked."""
     made.status = BROKEN if isinstance(error, RefusedError) else UNANSWERED
-    made.reason = str(error)
+    made.reason = printable(error)
     return made
 
 

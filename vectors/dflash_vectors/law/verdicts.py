@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dflash_vectors.cases import GoldenCase
 from dflash_vectors.differences import Difference
-from dflash_vectors.law.statistics import FALSE_ALARM, Test, rejected
+from dflash_vectors.law.statistics import FALSE_ALARM, NEVER, Test, rejected
 from dflash_vectors.runners.protocol import Answer, Description
 from dflash_vectors.verdict import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_UNUSABLE
 
@@ -26,12 +26,10 @@ class Told:
 
 @dataclass(frozen=True)
 class Example:
-    """The smallest question that shows what is wrong, if one answer alone can, and the outcomes that are off most."""
+    """Answers that are wrong by themselves, if some are, the clearest first; and the outcomes that are off most."""
 
-    case: GoldenCase | None
-    answer: Answer | None
+    wrong: tuple[tuple[GoldenCase, Answer], ...]
     outcomes: tuple[Told, ...]
-    note: str = ""
 
 
 @dataclass
@@ -105,8 +103,8 @@ class LawRun:
             if lost and finding.status == HOLDS:
                 finding.status = BROKEN
                 worst = min(lost, key=lambda test: (test.cells, test.p))
-                finding.reason = f"{worst.name}: p = {worst.p:.2g} ({worst.method}, {worst.samples} samples)"
-                finding.example = Example(None, None, finding.outcomes[worst.name])
+                finding.reason = _lost(worst, finding.outcomes[worst.name])
+                finding.example = Example((), finding.outcomes[worst.name])
 
     @property
     def exit_code(self) -> int:
@@ -115,3 +113,10 @@ class LawRun:
         if self.broken or not any(True for _ in self.findings()):
             return EXIT_UNUSABLE
         return EXIT_FAILED if any(finding.unexplained for finding in self.findings()) else EXIT_PASSED
+
+
+def _lost(test: Test, outcomes: tuple[Told, ...]) -> str:
+    """Why a test is failed."""
+    if test.method == NEVER:
+        return f"{test.name}: {outcomes[0].name} has probability 0, and occurs"
+    return f"{test.name}: p = {test.p:.2g} ({test.method}, {test.samples:,} samples)"
