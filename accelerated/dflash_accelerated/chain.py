@@ -188,8 +188,10 @@ class ChainOrchestrator:
         for each, turn, decision, mask in zip(running, turns, decided, allowed, strict=True):
             if isinstance(mask, Exception):
                 made.append(mask)
+            elif decision.refused:
+                made.append(refusals.of(turn, decision, each.target.length - len(turn.logits), public))
             else:
-                made.append(refusals.of(turn, decision, each.frontier, public) if decision.refused else decision)
+                made.append(decision)
         return made
 
     def _count(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> None:

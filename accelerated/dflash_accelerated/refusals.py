@@ -8,15 +8,15 @@ from dflash_spec.errors import DFlashError, RequestError, TensorError
 from dflash_accelerated.decisions import Decision, Turn
 
 
-def of(turn: Turn, decision: Decision, frontier: int, public: int) -> DFlashError:
+def of(turn: Turn, decision: Decision, start: int, public: int) -> DFlashError:
     """TensorError for logits that hold what they must not, RequestError for a mask that leaves nothing to say.
 
-    `frontier` is the position of the turn's first row.
+    `start` is the position of the turn's first row.
 
     Clauses: LAW-013, PROC-022. Source: Infernix include/infernix/ops/sampling.h; vllm-project/vllm pull 50183.
     """
     column = decision.accepted
-    where = f"position {frontier + column}"
+    where = f"position {start + column}"
     logits = turn.logits[column, :public].to(torch.float32)
     bad = torch.isnan(logits) | (logits == torch.inf)
     if bad.any():

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, Generation, Request, Round, RoundTrace
 from dflash_spec.errors import RequestError
+from dflash_spec.tensors import Array
 from dflash_vectors.planted import Planted
 from torch import Tensor
 
@@ -25,17 +27,37 @@ Pairs = Callable[..., tuple[Path, Planted]]
 
 PROFILES: dict[str, dict[str, Any]] = {"zlab": {}, "ninfer": {"profile": "ninfer", "dtype": torch.bfloat16}}
 DRAFTS = 5
-MIXED: tuple[dict[str, Any], ...] = (
-    {"temperature": 0.0},
-    {"temperature": 0.7, "seed": 11},
-    {"temperature": 0.0, "draft_tokens": 2},
-    {"temperature": 1.3, "seed": 2**64 - 1, "draft_tokens": 1},
-    {"temperature": 1e-3, "seed": 3},
-    {"temperature": 1.0, "seed": 11, "draft_tokens": 4},
-    {"temperature": 0.5, "seed": 5, "prefill_chunk": 3},
-    {"temperature": 2.0, "seed": 8, "draft_tokens": 0},
-)
-"""Eight requests that differ in what they may differ in."""
+
+
+def varied(said: tuple[int, ...]) -> Array:
+    """No token stands next to itself."""
+    return np.isin(np.arange(67), said[-1:], invert=True)
+
+
+EVENS = range(0, 67, 2)
+MIXED: dict[str, tuple[dict[str, Any], ...]] = {
+    "zlab": (
+        {"temperature": 0.0},
+        {"temperature": 0.7, "seed": 11, "top_p": 0.8},
+        {"temperature": 0.0, "draft_tokens": 2, "allowed_tokens": EVENS},
+        {"temperature": 1.3, "seed": 2**64 - 1, "draft_tokens": 1},
+        {"temperature": 1e-3, "seed": 3, "grammar": varied},
+        {"temperature": 1.0, "seed": 11, "draft_tokens": 4, "top_k": 7, "top_p": 0.95},
+        {"temperature": 0.5, "seed": 5, "prefill_chunk": 3, "top_k": 40},
+        {"temperature": 2.0, "seed": 8, "draft_tokens": 0, "allowed_tokens": EVENS, "grammar": varied},
+    ),
+    "ninfer": (
+        {"temperature": 0.0, "frequency_penalty": 0.75},
+        {"temperature": 0.7, "seed": 11, "presence_penalty": 0.5, "min_p": 0.1},
+        {"temperature": 0.0, "draft_tokens": 2},
+        {"temperature": 1.3, "seed": 2**64 - 1, "draft_tokens": 1, "top_p": 0.6},
+        {"temperature": 1e-3, "seed": 3, "grammar": varied, "presence_penalty": -2.0},
+        {"temperature": 1.0, "seed": 11, "draft_tokens": 4, "top_k": 7, "top_p": 0.95},
+        {"temperature": 0.5, "seed": 5, "prefill_chunk": 3},
+        {"temperature": 2.0, "seed": 8, "draft_tokens": 0, "allowed_tokens": EVENS, "frequency_penalty": 1.5},
+    ),
+}
+"""Eight requests of each profile that differ in what they may differ in."""
 
 
 def rowwise(x: Tensor, weight: Tensor) -> Tensor:
@@ -55,7 +77,7 @@ def products_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(engine: Engine, traces: list[list[RoundTrace]] | None = None) -> list[Request]:
     """Eight requests of unequal prompts and budgets; `traces` gets a list of each one's rounds."""
     requests = []
-    for at, options in enumerate(MIXED):
+    for at, options in enumerate(MIXED[engine.numerics.profile.name]):
         prompt = [(7 * at + 5 * place * place) % 67 for place in range(3 + 2 * at)]
         log: list[RoundTrace] = []
         if traces is not None:
@@ -90,10 +112,26 @@ def test_every_stage_of_a_request_is_bit_for_bit_what_it_is_alone(
     for size, seed in ((8, 0), (8, 1), (5, 2), (2, 3)):
         joint: list[list[RoundTrace]] = []
         requests = asked(engine, joint)
-        order = random.Random(seed).sample(range(len(MIXED)), size)
+        order = random.Random(seed).sample(range(len(requests)), size)
         made = engine.generate_batch([requests[at] for at in order])
         assert made == [single[at] for at in order]
         assert all(same(joint[at], traces[at]) for at in order)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("second", [False, True], ids=["dflash", "dflash2"])
+def test_an_engine_that_has_served_others_serves_a_request_as_a_new_one_does(
+    random_pair: Path, random_pair2: Path, load: Load, second: bool, profile: str
+) -> None:
+    """Alone in both, so that every product has the same shape: what the others left in buffers and counts is all."""
+    new, old = (load(random_pair2 if second else random_pair, draft_tokens=DRAFTS, **PROFILES[profile]) for _ in "12")
+    old.generate_batch(asked(old)[::-1])
+    for at in range(8):
+        stream = old.stream([7, 7, at], 30, seed=at, **MIXED[profile][0])
+        next(stream)
+        next(stream)
+        assert alone(old, asked(old)[at]) == alone(new, asked(new)[at])
+        stream.close()
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, Generation, Round
+from dflash_accelerated.settings import Sampling
 from dflash_spec.errors import ConfigError, RequestError, SpecDataError
+from dflash_spec.registry import load_profile
 
 Load = Callable[..., Engine]
 
@@ -59,7 +62,38 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"draft_tokens": 6}, "draft_tokens is 6, expected 0 to 5"),
     ({"draft_tokens": True}, "draft_tokens is True, expected an integer"),
     ({"prefill_chunk": 0}, "prefill_chunk is 0, expected 1 to 2147483647"),
+    ({"top_k": -1}, "top_k is -1, expected 0 to 2147483647"),
+    ({"top_k": 2**31}, "top_k is 2147483648, expected 0 to 2147483647"),
+    ({"top_k": 3.0}, "top_k is 3.0, expected an integer"),
+    ({"top_k": True}, "top_k is True, expected an integer"),
+    ({"top_p": 0}, "top_p is 0.0, expected above 0, at most 1"),
+    ({"top_p": 1e-60}, "top_p is 1e-60, expected above 0, at most 1"),
+    ({"top_p": 1.001}, "top_p is 1.001, expected above 0, at most 1"),
+    ({"top_p": math.nan}, "top_p is nan, expected above 0, at most 1"),
+    ({"top_p": "0.9"}, "top_p is '0.9', expected a number"),
+    ({"min_p": 0.1}, "min_p is 0.10000000149011612, expected 0.0: profile zlab has no min_p"),
+    ({"min_p": -0.1}, "min_p is -0.1, expected 0 to 1"),
+    ({"min_p": 10**400}, "min_p is inf, expected 0 to 1"),
+    ({"min_p": None}, "min_p is None, expected a number"),
+    ({"presence_penalty": 0.5}, "presence_penalty is 0.5, expected 0: profile zlab has no penalties"),
+    ({"frequency_penalty": -0.5}, "frequency_penalty is -0.5, expected 0: profile zlab has no penalties"),
+    ({"presence_penalty": math.nan}, "presence_penalty is nan, expected a number that is finite in FP32"),
+    ({"frequency_penalty": 1e39}, "frequency_penalty is 1e+39, expected a number that is finite in FP32"),
+    ({"frequency_penalty": [1]}, "frequency_penalty is [1], expected a number"),
+    ({"allowed_tokens": []}, "allowed_tokens has 0 ids, expected at least 1"),
+    ({"allowed_tokens": [3, 67]}, "allowed_tokens[1] is 67, expected 0 to 66"),
+    ({"allowed_tokens": 5}, "allowed_tokens is int, expected a sequence of token ids"),
+    ({"grammar": [1, 2]}, "grammar is list, expected a callable"),
 ]
+BAD_SAMPLING: list[tuple[dict[str, Any], str]] = [
+    ({"top_k": -(2**31) - 1}, "top_k is -2147483649, expected -2147483648 to 2147483647"),
+    ({"top_p": -0.01}, "top_p is -0.01, expected 0 to 1"),
+    ({"top_p": math.inf}, "top_p is inf, expected 0 to 1"),
+    ({"min_p": 1.001}, "min_p is 1.001, expected 0 to 1"),
+    ({"min_p": math.nan}, "min_p is nan, expected 0 to 1"),
+    ({"presence_penalty": -math.inf}, "presence_penalty is -inf, expected a number that is finite in FP32"),
+]
+"""What profile ninfer refuses."""
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_REQUESTS, ids=[message for _, message in BAD_REQUESTS])
@@ -73,9 +107,33 @@ def test_a_bad_argument_is_refused_at_the_call(
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize(("change", "message"), BAD_SAMPLING, ids=[message for _, message in BAD_SAMPLING])
+def test_a_setting_out_of_its_range_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as error:
+        Sampling.checked(load_profile("ninfer"), **change)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("top_k", [-5, 0, 1, 20, 2**31 - 1])
+def test_every_top_k_and_the_ends_of_every_range_are_settings_of_ninfer(top_k: int) -> None:
+    for share in (0, 1, Fraction(1, 3), np.float32(0.25)):
+        kept = Sampling.checked(load_profile("ninfer"), 1, top_k, share, share, -2, np.float64(2.5))
+        assert kept == Sampling(1.0, top_k, float(np.float32(share)), float(np.float32(share)), -2.0, 2.5)
+
+
+def test_the_revision_of_april_2026_has_no_filter_but_the_temperature() -> None:
+    rules = load_profile("zlab-2026-04")
+    assert Sampling.checked(rules, 0.5) == Sampling(0.5)
+    for change in ({"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.5}):
+        (name,) = change
+        with pytest.raises(RequestError, match=f"profile zlab-2026-04 has no {name}"):
+            Sampling.checked(rules, **change)
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
+        ({"profile": "zlab-2026-04"}, RequestError, "profile zlab-2026-04 is stated on some ops only"),
         ({"profile": "nobody"}, SpecDataError, "profile 'nobody'"),
         ({"draft_tokens": "3"}, ConfigError, "requested: found '3', expected an integer"),
         ({"draft_tokens": 2.5}, ConfigError, "requested: found 2.5, expected an integer"),
