@@ -145,13 +145,17 @@ def _laws(ids: Tensor, weights: Tensor) -> list[dict[int, float]]:
     return [dict(zip(*row, strict=True)) for row in zip(ids.tolist(), weights.tolist(), strict=True)]
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["candidates", "every id"])
 @pytest.mark.parametrize("profile", ["zlab", "ninfer"])
-def test_propose_accept_and_correct_give_the_targets_law_exactly(profile: str) -> None:
+def test_propose_accept_and_correct_give_the_targets_law_exactly(profile: str, whole: bool) -> None:
     """Every proposal and every outcome of both coins, in eighths: the token has the target's law, whatever q is."""
     numerics = Numerics.of(load_profile(profile))
     p, q, ids = (3, 0, 1, 2, 2), (1, 4, 0, 3), (2, 1, 4, 0)
     law = filters.Distribution(torch.arange(5).expand(2, -1), torch.tensor([p, p], dtype=torch.float32) / 8)
     drawn_from = acceptance.SparseLaw(torch.tensor([ids]), torch.tensor([q], dtype=torch.float32) / 8)
+    if whole:
+        every = torch.zeros(1, 5).scatter(1, torch.tensor([ids]), drawn_from.q)
+        law, drawn_from = law._replace(support=None), acceptance.SparseLaw(None, every)
     mass = {token: Fraction(0) for token in range(5)}
     steps = 8 * 12  # accept thresholds p / q have denominators 1, 3 and 4, so the middles of 96 steps see all
     claimed = dict(zip(ids, q, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -12,8 +13,12 @@ import pytest
 import torch
 from dflash_accelerated import Engine, Numerics, RoundTrace
 from dflash_accelerated.arguments import check_temperature
+from dflash_accelerated.coins import of_rounds
+from dflash_accelerated.counts import TokenCounts
+from dflash_accelerated.decisions import Turn, decide
 from dflash_accelerated.ops import acceptance, filters, sampling
 from dflash_accelerated.ops.random import keys, uniforms
+from dflash_accelerated.protocols import Proposal
 from dflash_accelerated.settings import Sampling, SettingRows
 from dflash_spec.registry import load_profile
 from torch import Tensor
@@ -59,9 +64,10 @@ def test_chunks_of_the_prompt_do_not_move_the_draws(random_engine: Engine) -> No
     assert random_engine.generate(PROMPT, 25, temperature=1.1, seed=3, prefill_chunk=4) == whole
 
 
-def processed(logits: Tensor, settings: Sampling, numerics: Numerics) -> list[dict[int, float]]:
-    """The probabilities of each row by token, in draw order."""
-    rows = SettingRows.of([settings], [len(logits)], numerics.profile, logits.device)
+def processed(logits: Tensor, settings: list[Sampling], numerics: Numerics) -> list[dict[int, float]]:
+    """The probabilities of each row by token, in draw order; each settings hold for as many rows."""
+    counts = [len(logits) // len(settings)] * len(settings)
+    rows = SettingRows.of(settings, counts, numerics.profile, logits.device)
     law = filters.distribution(logits.float(), rows, numerics)
     support = [list(range(logits.shape[1]))] * len(logits) if law.support is None else law.support.tolist()
     return [dict(zip(*row, strict=True)) for row in zip(support, law.p.tolist(), strict=True)]
@@ -89,10 +95,10 @@ def test_every_token_of_a_sampled_answer_follows_from_its_keys(random_pair: Path
         return next(token for token, reached in zip(law, sums, strict=True) if reached > goal)
 
     for trace, proposals, accepted in zip(traces, made.proposals, made.accepted, strict=True):
-        rows = processed(trace.stages["target.logits"][:, :67], Sampling(0.6), numerics)
+        rows = processed(trace.stages["target.logits"][:, :67], [Sampling(0.6)], numerics)
         laws = [{token: 1.0} for token in proposals]
         if profile == "zlab":
-            laws = processed(trace.stages["logits"], Sampling(0.6), numerics) if proposals else []
+            laws = processed(trace.stages["logits"], [Sampling(0.6)], numerics) if proposals else []
             assert [drawn(law, coin(trace.frontier + step, 5)) for step, law in enumerate(laws)] == list(proposals)
         count = 0
         while count < len(proposals):
@@ -148,6 +154,66 @@ def test_a_cap_keeps_the_largest_in_order_with_the_lower_id_first() -> None:
     assert kept.support.tolist() == [[32, 33, 30, 36, *range(16)]]
     assert kept.p[0, 0] == kept.p[0, 1]
     assert kept.p[0, 4] == kept.p[0, 19]
+
+
+SETTINGS = {
+    "zlab": [
+        Sampling(0.7), Sampling(), Sampling(2.0, top_k=3), Sampling(0.5, top_p=0.6), Sampling(1.0, 5, 0.9),
+        Sampling(1.0, 41), Sampling(1e-30), Sampling(1.0, 40, 2.0**-20),
+    ],
+    "ninfer": [
+        Sampling(0.7), Sampling(), Sampling(2.0, top_k=3), Sampling(0.5, top_p=0.6), Sampling(1.0, 5, 0.9, 0.2),
+        Sampling(1.0, 19), Sampling(1e-30), Sampling(1.5, -1, 1.0, 1.0), Sampling(1.0, 20, 0.0),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", SETTINGS)
+def test_rows_with_settings_of_their_own_are_filtered_as_each_is_alone(profile: str) -> None:
+    numerics, each = Numerics.of(load_profile(profile)), SETTINGS[profile]
+    scores = torch.randn(3 * len(each), 41, generator=torch.Generator().manual_seed(1)) * 3
+    scores[:, 7] = -torch.inf
+    joint = processed(scores, each, numerics)
+    for at, settings in enumerate(each):
+        alone = processed(scores[3 * at : 3 * at + 3], [settings], numerics)
+        if settings.temperature:
+            assert [positive(row) for row in joint[3 * at : 3 * at + 3]] == [positive(row) for row in alone]
+
+
+def positive(law: dict[int, float]) -> list[tuple[int, float]]:
+    """What has a chance, in draw order."""
+    return [(token, p) for token, p in law.items() if p > 0]
+
+
+def test_laws_of_every_kind_are_judged_together_as_each_is_alone() -> None:
+    """One batch of certain proposals, of candidates, of whole rows, and of none: a draft may mix them."""
+    numerics, generator = Numerics.of(load_profile("zlab")), torch.Generator().manual_seed(2)
+    counts, public = (3, 2, 0, 4, 1), 13
+    tokens = [torch.randint(public, (count,), generator=generator) for count in counts]
+    chosen = torch.stack([torch.randperm(public, generator=generator)[:5] for _ in range(2)])
+    chosen[:, 0] = tokens[1]
+    laws = [
+        None,
+        acceptance.SparseLaw(chosen, torch.rand(2, 5, generator=generator).softmax(-1)),
+        None,
+        acceptance.SparseLaw(None, (2 * torch.randn(4, public, generator=generator)).softmax(-1)),
+        acceptance.SparseLaw(torch.tensor([[int(tokens[4]), -1]]), torch.tensor([[1.0, 0.0]])),
+    ]
+    turns = [
+        Turn(Sampling(0.9), Proposal(own, law), torch.randn(len(own) + 1, public, generator=generator))
+        for own, law in zip(tokens, laws, strict=True)
+    ]
+    counts_of = TokenCounts(public, torch.device("cpu"))
+    seen = set()
+    for seed in range(60):
+        seeds, frontiers = [seed + at for at in range(5)], [9 * at for at in range(5)]
+        tosses = partial(of_rounds, seeds, frontiers, counts, max(counts))
+        joint = decide(turns, tosses, counts_of, public, numerics)
+        for at, turn in enumerate(turns):
+            own = partial(of_rounds, [seeds[at]], [frontiers[at]], [counts[at]], counts[at])
+            assert decide([turn], own, counts_of, public, numerics) == [joint[at]]
+            seen.add((at, joint[at].accepted))
+    assert all(len({count for place, count in seen if place == at}) > 1 for at, count in enumerate(counts) if count)
 
 
 def test_no_coin_reaches_a_token_without_probability() -> None:
