@@ -35,12 +35,16 @@ def test_a_token_without_a_page_is_refused(table: list[int], positions: list[int
         page.slots(*given_, NINFER)
 
 
-@given(st.lists(st.sampled_from([0, 7, 2048]), min_size=1, max_size=6), st.integers(0, 600))
+@given(st.lists(st.sampled_from([0, 7, 2048]), min_size=1, max_size=6), st.integers(0, 2**20))
 def test_the_full_pool_has_the_full_layers_and_no_others(windows: list[int], pages: int) -> None:
     exists, layers, size = page.pools(np.array(windows), pages, 8, 128, NINFER)
     assert layers.tolist() == [index for index, window in enumerate(windows) if window == 0]
     assert exists == int(0 in windows)
     assert size == windows.count(0) * pages * 64 * 4 * 8 * 128
+
+
+def test_a_pool_may_be_larger_than_32_bits_count() -> None:
+    assert page.pools(np.array([0, 7]), 2**20, 8, 128, NINFER).bytes == 2**38
 
 
 @given(TABLES, st.integers(1, 6), st.data())
