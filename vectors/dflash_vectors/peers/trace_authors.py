@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -177,11 +177,11 @@ class Watcher:
 def generate(
     folder: Path, model: Any, target: Any, texts: tuple[Path, Path], prompt: Sequence[int], max_new: int,
     stop_ids: Sequence[int] = (), drafts: int | None = None, temperature: float = 0.0, public: int | None = None,
-    begin: Callable[[Watcher], None] = lambda watcher: None,
+    spoil: Callable[[Watcher], AbstractContextManager[Any]] = lambda watcher: nullcontext(),
 ) -> list[int]:  # fmt: skip
     """Run the package's loop on `prompt` and record it in `folder`; its answer. `texts` are both models' folders.
 
-    `begin` gets the watcher before the loop starts.
+    What `spoil` returns holds meanwhile: a fault, say, that begins once the watcher has seen so many rounds.
     """
     block_size = int(model.block_size) if drafts is None else drafts + 1
     recorder = Recorder(
@@ -190,8 +190,7 @@ def generate(
         public=public, draws="opaque",
     )  # fmt: skip
     watcher = Watcher(recorder, model, target)
-    begin(watcher)
-    with watcher.watching(), warnings.catch_warnings():
+    with spoil(watcher), watcher.watching(), warnings.catch_warnings():
         # The package, written for an older transformers, passes its cache under the name used then.
         warnings.filterwarnings("ignore", "`past_key_values` is deprecated", FutureWarning)
         ids = package.dflash_generate(

@@ -21,6 +21,9 @@ ROLES = {"logits": "LOGIT", "target.logits": "LOGIT", "unary": "F32", "scores": 
 ENOUGH = 2.0
 """A bound that is so many times what a stage is off by need not be known better."""
 
+LOOSE = 16.0
+"""A suspected mistake may be off by so many bounds, and by so much less than the right computation is."""
+
 
 class Compared(NamedTuple):
     """`bounds`: how far the furthest element is off, in bounds of its own; for a spread, at most so far, where that is
@@ -71,7 +74,9 @@ def compare_stage(own: Own, tensor: Tensor, profile: Profile) -> Compared:
         return Compared(None, furthest)
 
     def fits(other: Array) -> bool:
-        return other.shape == true.shape and bool((distance(other, got.values) <= bound).all())
+        """The bound is that of the right numbers; a mistake has roundings of its own, but must explain most of it."""
+        gap = distance(other, got.values) if other.shape == true.shape else np.full(1, np.inf)
+        return bool((gap <= LOOSE * bound).all()) and float(gap.max()) * LOOSE <= float(off.max())
 
     return Compared(found, furthest, Trail(own.again, fits))
 

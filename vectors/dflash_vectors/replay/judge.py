@@ -169,8 +169,10 @@ class Judge:
             yield from self.compare_recorded(round_, each)
             own = each
         recorded = recorded_rows(round_, "target.logits", round_.extent + 1)
-        yield from verdicts.consistent(round_, not self.sampled)
+        yield from verdicts.licensed_proposals(round_)
         yield from self.verdict(round_, recorded, own, proposal)
+        if not self.sampled:
+            yield from verdicts.rejected_proposal(round_)
 
     def verdict(self, round_: Round, recorded: Value | None, own: Own | None, proposal: Any) -> Iterator[Finding]:
         """The tokens that the target's logits license."""

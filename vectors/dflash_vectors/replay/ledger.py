@@ -73,16 +73,16 @@ class Ledger:
         return block.extent(*given, rules).extent if drafts else 0
 
     def features(self, round_: Round) -> Iterator[Finding]:
-        """How many feature rows became context, and that they are the captured ones: bit by bit."""
+        """How many rows became context, and that their features are the captured ones: bit by bit."""
+        wanted, first = self.waiting, self.context == 0
+        for name in ("features", "c"):
+            rows = len(round_.stages[name].values) if name in round_.stages else wanted
+            if rows != wanted:
+                clause = "TAP-004" if first else "CTX-010" if rows == 0 else "CTX-009"
+                said = f"{rows} rows, expected {wanted}, those of positions {self.context} to {self.frontier - 1}"
+                yield Finding(round_.number, f"stage.{name}", clause, said)
         tensor = round_.stages.get("features")
-        if tensor is None:
-            return
-        rows, wanted, first = len(tensor.values), self.waiting, self.context == 0
-        if rows != wanted:
-            clause = "TAP-004" if first else "CTX-010" if rows == 0 else "CTX-009"
-            said = f"{rows} rows, expected {wanted}, those of positions {self.context} to {self.frontier - 1}"
-            yield Finding(round_.number, "stage.features", clause, said)
-        elif all(part is not None for part in self._captured):
+        if tensor is not None and all(part is not None for part in self._captured):
             captured = np.concatenate([part for part in self._captured if part is not None])
             wrong = np.argwhere(~((captured == tensor.values) | (np.isnan(captured) & np.isnan(tensor.values))))
             if captured.shape == tensor.values.shape and len(wrong):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,12 @@ def _drafted(proposal: Any) -> dict[str, Array]:
 
 def record_reference(
     folder: Path, pair: Pair, texts: tuple[Mapping[str, Any], Mapping[str, Any]], prompt: list[int], settings: Settings,
-    name: str = "reference",
+    name: str = "reference", spoil: Callable[[Watcher], AbstractContextManager[Any]] = lambda watcher: nullcontext(),
 ) -> Watcher:  # fmt: skip
-    """Serve a request by the reference and record it in `folder`. `texts` are both configs as mappings."""
+    """Serve a request by the reference and record it in `folder`. `texts` are both configs as mappings.
+
+    What `spoil` returns holds meanwhile: a fault, say, that begins once the watcher has seen so many rounds.
+    """
     sampling = {key: getattr(settings, key) for key in ("top_k", "top_p", "min_p", "presence", "frequency")}
     plain = Settings(1, 1)
     recorder = Recorder(
@@ -115,7 +118,7 @@ def record_reference(
         sampling={key: value for key, value in sampling.items() if value != getattr(plain, key)},
     )  # fmt: skip
     watcher = Watcher(recorder)
-    with watcher.watching():
+    with spoil(watcher), watcher.watching():
         done = engine.generate(pair.target, pair.draft, prompt, settings, pair.profile)
     assert watcher.state is not None
     recorder.end(_reason(watcher.state), done.tokens)

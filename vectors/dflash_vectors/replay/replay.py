@@ -12,6 +12,7 @@ from dflash_reference.request import Request, Settings
 from dflash_spec.tensors import Array, Tensor
 
 from dflash_vectors.replay import suspects
+from dflash_vectors.replay.compare import compare_stage
 from dflash_vectors.replay.findings import BUG, PREFILL_ROUND, Finding, Report
 from dflash_vectors.replay.judge import Judge, recorded_rows
 from dflash_vectors.replay.lanes import Chunk, History, Lanes, Pair
@@ -117,17 +118,7 @@ class Replay:
         if self.state is not None:
             self.state.anchor, self.state.frontier = TokenId(round_.anchor), Position(round_.frontier)
         if round_.extent or "features" in round_.stages:
-            yield from self.ledger.features(round_)
-            waiting = self.ledger.waiting
-            given = [
-                None if rows is None else rows.true
-                for rows in (recorded_rows(round_, name, waiting) for name in ("features", "c"))
-            ]
-            self.history.chunks.append(Chunk(self.ledger.context, self.ledger.frontier, *given))
-            self.ledger.caught_up()
-            if judging and stages is not None:
-                for own in stages.context():
-                    yield from self.judge.compare_recorded(round_, own)
+            yield from self._caught_up(round_, stages, judging)
         if judging:
             self.report.judged += 1
             proposal = (yield from self.judge.proposed(round_, stages)) if round_.extent else None
@@ -137,6 +128,22 @@ class Replay:
             self.history.ids.extend([round_.anchor, *round_.kept_tokens[:-1]])
             if self.state is not None:
                 self.state.keep(round_.licensed, self.judge.drawing and round_.extent > 0)
+
+    def _caught_up(self, round_: Round, stages: Stages | None, judging: bool) -> Iterator[Finding]:
+        """The rows that became context at the round's start."""
+        waiting = self.ledger.waiting
+        given = (recorded_rows(round_, name, waiting) for name in ("features", "c"))
+        arrays = [None if rows is None else rows.true for rows in given]
+        self.history.chunks.append(Chunk(self.ledger.context, self.ledger.frontier, *arrays))
+        owns = [] if stages is None else stages.context()
+        for finding in self.ledger.features(round_):
+            if owns and finding.place == "stage.features" and arrays[0] is not None:
+                trail = compare_stage(next(iter(owns)), round_.stages["features"], self.asked.rules).trail
+                finding = replace(finding, trail=trail)
+            yield finding
+        self.ledger.caught_up()
+        for own in owns if judging else ():
+            yield from self.judge.compare_recorded(round_, own)
 
 
 def captured(lanes: Lanes, chunk: Chunk) -> Own:

@@ -18,7 +18,7 @@ from dflash_reference.names import TokenId
 from dflash_spec.tensors import Array
 
 from dflash_vectors.bounds import bounds_of
-from dflash_vectors.replay.lanes import Lane, Lanes, Value
+from dflash_vectors.replay.lanes import Chunk, History, Lane, Lanes, Value
 from dflash_vectors.run import execute
 from dflash_vectors.trace import Configuration, Round
 
@@ -68,7 +68,7 @@ class Stages:
             return lane.own_features(chunk)
 
         features = self.lanes.compute(f"{key}/features", captured)
-        yield Own("features", features, None, captured)
+        yield Own("features", features, None, lambda lane: captured_anew(lane, chunk))
         weights = {"fc": self.model.fc, "hidden_norm": self.model.hidden_norm, "eps": self.model.config.eps}
         given = chunk._replace(c=None)
 
@@ -154,3 +154,12 @@ class Stages:
     def derived(self, op: str, name: str, **inputs: Any) -> Array:
         """The bound of one output of a single op on recorded inputs, element by element."""
         return bounds_of(op, inputs, execute(op, inputs, self.profile), self.profile)[name]
+
+
+def captured_anew(lane: Lane, chunk: Chunk) -> Array:
+    """What the target captures of a chunk's rows when it reads them once more."""
+    ids = lane.history.ids
+    before = lane.copy(History(ids[: chunk.start], []))
+    residuals = before.verify(np.array(ids[chunk.start : chunk.stop], dtype=np.int64))
+    model, draft_model, profile = lane.pair
+    return target.captured(model, residuals, draft_model.config.taps, profile)

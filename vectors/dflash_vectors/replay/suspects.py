@@ -207,14 +207,29 @@ def stale_slot(which: int) -> Spoil:
     return spoil
 
 
+def _turned(lane: Lane, shift: int) -> AbstractContextManager[Any]:
+    """Every row that is computed now is turned as if it stood `shift` positions before its own."""
+    return patched(
+        "dflash_reference.layer.rope_table",
+        lambda true: lambda positions, *rest: true(np.maximum(positions - shift, 0), *rest),
+    )
+
+
 def restarted_positions(lane: Lane, scene: Scene) -> AbstractContextManager[Any] | None:
     """The last commit's rows and the block count their positions from 0."""
     shift = lane.history.chunks[-1].start
+    return _turned(lane, shift) if shift else None
 
-    def turning(true: Function) -> Function:
-        return lambda positions, *rest: true(positions - shift, *rest)
 
-    return patched("dflash_reference.layer.rope_table", turning) if shift else None
+def shifted_positions(shift: int) -> Spoil:
+    """The rows that are computed now stand `shift` positions before their own."""
+    return lambda lane, scene: _turned(lane, shift)
+
+
+def restarted_verify(lane: Lane, scene: Scene) -> AbstractContextManager[Any] | None:
+    """The verify pass counts its positions from 0."""
+    lane.reach()
+    return _turned(lane, lane.history.frontier)
 
 
 def stale_anchor(lane: Lane, scene: Scene) -> AbstractContextManager[Any] | None:
@@ -247,6 +262,13 @@ STATES = (
              "Rows of rejected proposals became context too.", "CTX-009", "STATE-013"),
     _suspect("positions-restarted", restarted_positions, LAYER,
              "The last commit's rows, and the block, are turned as if the sequence began with them.", "CTX-006"),
+    *(_suspect("positions-off-by-one", shifted_positions(shift), LAYER,
+               "The last commit's rows, and the block, are turned one position off their own.", "CTX-006")
+      for shift in (1, -1)),
+    _suspect("verify-positions-restarted", restarted_verify, TARGET,
+             "The verify pass counts its positions from 0.", "BLK-006"),
+    *(_suspect("verify-positions-off-by-one", shifted_positions(shift), TARGET,
+               "The verify pass stands one position off.", "BLK-006") for shift in (1, -1)),
     _suspect("anchor-of-the-round-before", stale_anchor, LAYER,
              "The block begins with the anchor of the round before.", "BLK-001"),
     _suspect("slots-of-another-round", stale_slots, LAYER,

@@ -59,7 +59,8 @@ def _stages(report: Report, style: Style) -> str:
     if not report.furthest:
         return ""
     rows = [style.paint(f"{'stage':<18}{'compared':>9}   furthest off, in bounds", "dim")]
-    for name, (count, bounds) in report.furthest.items():
+    for name in [name for name in report.trace.configuration.stages if name in report.furthest]:
+        count, bounds = report.furthest[name]
         far = "beyond all bounds" if math.isinf(bounds) else f"{bounds:.3g}"
         rows.append(f"{name:<18}{count:>9}   {style.paint(far, 'red' if bounds > 1 else '')}")
     return "\n".join(rows)

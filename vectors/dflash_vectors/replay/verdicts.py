@@ -18,16 +18,20 @@ from dflash_vectors.replay.lanes import Lane, Value
 from dflash_vectors.trace import Round
 
 
-def consistent(round_: Round, certain: bool) -> Iterator[Finding]:
-    """What any verdict must be: accepted proposals as they stand; where `certain`, no rejected one returns."""
-    number, accepted = round_.number, round_.accepted
-    for row in range(accepted):
+def licensed_proposals(round_: Round) -> Iterator[Finding]:
+    """The accepted proposals are licensed as they stand."""
+    for row in range(round_.accepted):
         if round_.licensed[row] != round_.proposals[row]:
             text = f"row {row}: token {round_.licensed[row]}, expected the accepted proposal {round_.proposals[row]}"
-            yield Finding(number, "decision.licensed", "LAW-002", text)
-    if certain and accepted < round_.extent and round_.licensed[accepted] == round_.proposals[accepted]:
+            yield Finding(round_.number, "decision.licensed", "LAW-002", text)
+
+
+def rejected_proposal(round_: Round) -> Iterator[Finding]:
+    """Where the target says one token a row, it does not say the proposal that it rejected."""
+    accepted = round_.accepted
+    if accepted < round_.extent and round_.licensed[accepted] == round_.proposals[accepted]:
         text = f"{accepted}, expected more: proposal {accepted + 1} is the very token {round_.licensed[accepted]} "
-        yield Finding(number, "decision.accepted", "LAW-001", text + "that the target says in its place")
+        yield Finding(round_.number, "decision.accepted", "LAW-001", text + "that the target says in its place")
 
 
 def greedy(round_: Round, rows: Rows) -> Iterator[Finding]:
