@@ -11,10 +11,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from _pytest._code.code import ReprFileLocation, TerminalRepr
 
 OURS = {"--implementation": re.compile(r"^(files|stdio|python):"), "--profile": re.compile(r"^[^-]")}
 MARKER = "conformance: checks an implementation against the vectors"
@@ -154,12 +154,12 @@ class VectorFailure(Exception):
         self.summary = summary or report
 
 
-class _Told(TerminalRepr):
+class _Told:
     """The report where pytest prints a failure, and its one line in pytest's short summary."""
 
     def __init__(self, failure: VectorFailure) -> None:
         self._report = str(failure)
-        self.reprcrash = ReprFileLocation("", 0, failure.summary)
+        self.reprcrash = SimpleNamespace(path="", lineno=0, message=failure.summary)
 
     def toterminal(self, tw: Any) -> None:
         tw.line(self._report)
