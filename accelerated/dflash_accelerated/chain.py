@@ -116,7 +116,7 @@ class ChainOrchestrator:
         block = Block(_draft_state(running), running.anchor, request.drafts, extent, running.record, request.sampling)
         if is_greedy(request.sampling.temperature, self._numerics.profile):
             return block
-        drawn = coins.of_keys(request.seed, rounds.proposal_keys(running.frontier, request.drafts))
+        (drawn,) = coins.of_keys([request.seed], rounds.proposal_keys(running.frontier, request.drafts))
         return block._replace(uniforms=torch.from_numpy(drawn).to(self._target.device))
 
     def _extent(self, running: Running) -> int:

@@ -22,10 +22,9 @@ class Coins(NamedTuple):
     terminal: NDArray[np.float32]
 
 
-def of_keys(seed: int, keys: Sequence[rounds.DrawKey]) -> NDArray[np.float32]:
-    """The uniforms FP32 [N] of N keys of one request."""
-    drawn: NDArray[np.float32] = _drawn([seed], np.array(keys, dtype=np.int64).reshape(1, -1, 3))[0]
-    return drawn
+def of_keys(seeds: Sequence[int], keys: Sequence[rounds.DrawKey]) -> NDArray[np.float32]:
+    """The uniforms FP32 [B, N] that the same N keys give each of B seeds."""
+    return _drawn(seeds, np.array(keys, dtype=np.int64).reshape(1, -1, 3))
 
 
 def of_rounds(seeds: Sequence[int], frontiers: Sequence[int], extents: Sequence[int], drafts: int) -> Coins:
@@ -42,6 +41,6 @@ def of_single_draws(seeds: Sequence[int], keys: Sequence[rounds.DrawKey]) -> Coi
 
 
 def _drawn(seeds: Sequence[int], keys: NDArray[np.int64]) -> NDArray[np.float32]:
-    """FP32 [B, N] of keys [B, N, 3] of requests with these seeds."""
+    """FP32 [B, N] of keys [B, N, 3], or [1, N, 3] for all, of requests with these seeds."""
     position, purpose, sub = np.moveaxis(keys, -1, 0)
     return random.uniforms(random.keys(np.array(seeds, np.uint64)[:, None], position, purpose, sub))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from dflash_spec.errors import RequestError
+from dflash_spec.errors import RequestError, StateError
 from torch import Tensor
 
+from dflash_accelerated.lanes import Lanes, Snapshot
 from dflash_accelerated.memory import Context, KvCache
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Rows
@@ -16,7 +17,7 @@ from dflash_accelerated.ops.attention import Rows
 class Rings:
     """Keys and values [lanes, L, S, KV, D] of L local layers: a sequence has a lane, a position p the slot p mod S.
 
-    There are as many lanes as sequences have been open at once; a lane is used again when its sequence is closed.
+    A lane is used again when its sequence is closed.
 
     Clause: CTX-013. Source: Infernix src/core/cyclic_kv_cache.h, include/infernix/ops/context_kv_materialize.h.
     """
@@ -24,12 +25,14 @@ class Rings:
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         """Rings over given buffers, of which every lane is free."""
         self.keys, self.values = keys, values
-        self._free = list(range(len(keys)))
+        self.lanes = Lanes(len(keys))
 
     @staticmethod
-    def empty(layers: int, slots: int, kv_heads: int, head_dim: int, numerics: Numerics, device: torch.device) -> Rings:
-        """Rings without a lane: K in `numerics.act`, V in `numerics.value`."""
-        shape = (0, layers, slots, kv_heads, head_dim)
+    def empty(
+        layers: int, slots: int, kv_heads: int, head_dim: int, numerics: Numerics, device: torch.device, lanes: int = 0
+    ) -> Rings:
+        """Rings of `lanes` lanes: K in `numerics.act`, V in `numerics.value`."""
+        shape = (lanes, layers, slots, kv_heads, head_dim)
         keys = torch.empty(shape, dtype=numerics.act, device=device)
         return Rings(keys, torch.empty(shape, dtype=numerics.value, device=device))
 
@@ -38,24 +41,14 @@ class Rings:
         """S, the window of the layers."""
         return self.keys.shape[2]
 
-    @property
-    def free(self) -> int:
-        """Lanes that no sequence has."""
-        return len(self._free)
-
-    def take(self) -> int:
-        """A lane for a new sequence. Its slots hold anything."""
-        if not self._free:
-            lanes = len(self.keys)
-            more = max(1, lanes)
-            self.keys = torch.cat((self.keys, self.keys.new_empty((more, *self.keys.shape[1:]))))
-            self.values = torch.cat((self.values, self.values.new_empty((more, *self.values.shape[1:]))))
-            self._free = list(range(lanes, lanes + more))
-        return self._free.pop(0)
-
-    def give(self, lane: int) -> None:
-        """Give a lane back."""
-        self._free.append(lane)
+    def reserve(self, lanes: int) -> None:
+        """Have at least `lanes` lanes. No row of a lane that is there moves to another."""
+        more = lanes - len(self.keys)
+        if more > 0:
+            self.keys, self.values = (
+                torch.cat((held, held.new_empty((more, *held.shape[1:])))) for held in (self.keys, self.values)
+            )
+            self.lanes.add(more)
 
     def write(self, lanes: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put rows [T, L, KV, D] into lanes I64 [T] at absolute positions I64 [T]; no slot of a lane occurs twice."""
@@ -83,8 +76,12 @@ class RingState:
     """The context of one sequence: a lane of the rings, a cache for the full layers, and a length."""
 
     def __init__(self, rings: Rings, pages: KvCache | None, windows: Sequence[int]) -> None:
-        """`windows` has one window a layer; `pages` is the cache of those layers whose window is 0."""
-        self.lane = rings.take()
+        """`windows` has one window a layer; `pages` is the cache of those layers whose window is 0.
+
+        Raises RequestError if no lane is free.
+        """
+        self._loan = rings.lanes.lend(self)
+        self.lane = self._loan.lane
         self.pages = pages
         self.length = 0
         self._rings = rings
@@ -118,9 +115,34 @@ class RingState:
         if self.pages:
             self.pages.rollback(length)
 
+    def view(self) -> Snapshot:
+        """What the context holds, without a copy: keys and values [L, slots, KV, D] of the slots that are live, each in
+        its place, and then what the full layers hold.
+
+        Clause: STATE-012. Source: NInfer docs/maintainer/dflash.md, storage.
+        """
+        live = min(self.length, self._rings.slots)
+        rings = tuple(held[self.lane, :, :live] for held in (self._rings.keys, self._rings.values))
+        return Snapshot(self.length, rings + (self.pages.view().parts if self.pages else ()))
+
+    def load(self, held: Snapshot) -> None:
+        """Hold what another context held, and nothing else. Raises StateError where it does not fit."""
+        keys, values, *full = held.parts
+        live = min(held.length, self._rings.slots)
+        if keys.shape != self._rings.keys[self.lane, :, :live].shape or bool(full) != bool(self.pages):
+            raise StateError(
+                f"{held.length} positions in rings {list(keys.shape)}, expected {live} slots of "
+                f"{list(self._rings.keys.shape[1:])}"
+            )
+        if self.pages:
+            self.pages.load(Snapshot(held.length, tuple(full)))
+        self._rings.keys[self.lane, :, :live] = keys
+        self._rings.values[self.lane, :, :live] = values
+        self.length = held.length
+
     def close(self) -> None:
         """Give the lane and the cache back."""
-        self._rings.give(self.lane)
+        self._loan.end()
         if self.pages:
             self.pages.close()
         self.length = 0

@@ -67,11 +67,9 @@ def _sample_rounds(call: Call) -> Answer:
 
 def _drawn(ids: Tensor, q: Tensor, seeds: list[int]) -> Tensor:
     """Proposals [N, P] of rows ids and q [P, C], each step with the uniform of its own key."""
-    keys = rounds.proposal_keys(1, len(q))
-    steps = [torch.from_numpy(coins.of_keys(seed, keys)) for seed in seeds] if keys else []
-    us = torch.stack(steps) if steps else torch.zeros(len(seeds), 0)
+    drawn = torch.from_numpy(coins.of_keys(seeds, rounds.proposal_keys(1, len(q))))
     wide = filters.Distribution(ids.repeat(len(seeds), 1), q.repeat(len(seeds), 1))
-    return sampling.draw(wide, us.reshape(-1)).view(len(seeds), len(q))
+    return sampling.draw(wide, drawn.reshape(-1)).view(len(seeds), len(q))
 
 
 HANDLERS: dict[str, Callable[[Call], Answer]] = {

@@ -11,7 +11,7 @@ from dflash_spec.config import DraftConfig
 from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
-from dflash_accelerated.memory import Context, KvCache, positions_of
+from dflash_accelerated.memory import Context, KvCache, KvPool, positions_of
 from dflash_accelerated.models.decoder import Attend, decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, context_kv, head, rope
@@ -51,10 +51,13 @@ class DFlashDraft:
         self._fc, self._hidden_norm = held["fc.weight"], held["hidden_norm.weight"]
         self._norm = held["norm.weight"]
         self._numerics = numerics
+        self._pool = KvPool(config.layers, config.kv_heads, config.head_dim, numerics, device)
 
     def open(self, capacity: int) -> DraftState:
-        config = self.config
-        return KvCache(config.layers, config.kv_heads, config.head_dim, capacity, self._numerics, self.device)
+        return self._pool.open(capacity)
+
+    def reserve(self, lanes: int, capacity: int) -> None:
+        self._pool.reserve(lanes, capacity)
 
     def append(self, rows: Sequence[ContextRows]) -> None:
         counts = [len(each.features) for each in rows]

@@ -7,11 +7,12 @@ from typing import NamedTuple, cast
 
 import torch
 from dflash_spec.config import DFlash2Config
+from dflash_spec.errors import RequestError
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from dflash_accelerated.layers import ConvWeights
-from dflash_accelerated.memory import KvCache, positions_of
+from dflash_accelerated.memory import KvCache, KvPool, positions_of
 from dflash_accelerated.models.decoder import attend_all
 from dflash_accelerated.models.dflash import DFlashDraft, DraftState, record
 from dflash_accelerated.numerics import Numerics
@@ -58,13 +59,24 @@ class DFlash2Draft(DFlashDraft):
         self._selector = selector.Selector(*(held[f"candidate_selector.{name}"] for name in names))
         local = sum(window > 0 for window in config.windows)
         slots = max(config.windows) or 1
+        self._pool = KvPool(config.windows.count(0), config.kv_heads, config.head_dim, numerics, device)
         self.rings = Rings.empty(local, slots, config.kv_heads, config.head_dim, numerics, device)
 
     def open(self, capacity: int) -> RingState:
-        config = self.config
-        full = config.windows.count(0)
-        shape = (full, config.kv_heads, config.head_dim, capacity)
-        return RingState(self.rings, KvCache(*shape, self._numerics, self.device) if full else None, config.windows)
+        windows = self.config.windows
+        if not self.rings.lanes.free and not self._pool.lanes.count:
+            self.rings.reserve(len(self.rings.keys) + 1)
+        pages = self._pool.open(capacity) if 0 in windows else None
+        try:
+            return RingState(self.rings, pages, windows)
+        except RequestError:
+            if pages:
+                pages.close()
+            raise
+
+    def reserve(self, lanes: int, capacity: int) -> None:
+        super().reserve(lanes, capacity)
+        self.rings.reserve(lanes)
 
     def _columns(self, block: Block) -> Columns:
         settings = (block.state.length, block.drafts, block.extent)

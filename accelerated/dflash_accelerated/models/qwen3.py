@@ -11,7 +11,7 @@ from dflash_spec.config import TargetConfig
 from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
-from dflash_accelerated.memory import KvCache, positions_of
+from dflash_accelerated.memory import KvCache, KvPool, positions_of
 from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, head, rms_norm, rope
@@ -80,10 +80,13 @@ class Qwen3Target:
         self._layers = [LayerWeights.take(held, f"model.layers.{layer}.") for layer in range(config.layers)]
         self._norm = held["model.norm.weight"]
         self._numerics = numerics
+        self._pool = KvPool(config.layers, config.kv_heads, config.head_dim, numerics, device)
 
     def open(self, capacity: int) -> KvCache:
-        config = self.config
-        return KvCache(config.layers, config.kv_heads, config.head_dim, capacity, self._numerics, self.device)
+        return self._pool.open(capacity)
+
+    def reserve(self, lanes: int, capacity: int) -> None:
+        self._pool.reserve(lanes, capacity)
 
     def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
         caches = [cast(KvCache, segment.state) for segment in segments]  # a state returns to the adapter that opened it
