@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dflash_reference import conv, draft2, head, layer, num, processing, selector
+from dflash_reference import conv, draft2, filters, head, layer, num, penalties, processing, selector
 from dflash_spec.registry import PROFILES, load_ops, load_profile
 from dflash_vectors.build import bounded, judge
 from dflash_vectors.innocents import INNOCENTS, computing_as, innocents_of
@@ -59,6 +59,8 @@ def test_every_variant_computes_something_else_and_is_undone_after(innocent):
             selector.scored(x[0, :9], x[1], x[2], weight),
             selector.softened(x[0], float(np.float32(0.7))),
             head.capped(x, float(np.float32(0.3)), float(np.float32(1.7))),
+            penalties.penalised(x, np.full(x.shape, 7), float(np.float32(0.7)), float(np.float32(0.3))),
+            filters.renormalised(np.abs(x)),
         ]
 
     before = results()

@@ -160,13 +160,13 @@ def _norm_by_weight_first(true: Function) -> Function:
 
 
 def _exp_off_by_two(true: Function) -> Function:
-    """exp in FP32 that is two ulps too large and two too small, element by element in turn; e^0 is 1 everywhere."""
+    """exp in FP32 that is two ulps too large and two too small, in turn, but never below 0; e^0 is 1 everywhere."""
 
     def exp(x: Any) -> Array:
         near = np.asarray(true(np.asarray(x, dtype=np.float64))).astype(F32)
         sign = np.where(np.arange(near.size) % 2, F32(1), F32(-1)).reshape(near.shape)
         moved = near + sign * F32(2) * np.where(np.isfinite(near) & (near != 1), np.spacing(near), F32(0))
-        return np.where(near == 0, near, moved).astype(np.float64)
+        return np.where(near == 0, near, np.maximum(moved, 0)).astype(np.float64)
 
     return exp
 

@@ -57,7 +57,7 @@ def mass_before(true: Function) -> Function:
         end = int(true(weights, min_p, 1.0))
         shares = weights.astype(F32) / _in_order(weights.astype(F32))
         before = np.cumsum(shares, dtype=F32) - shares
-        return min(end, int((before < F32(top_p)).sum())) if top_p < 1 else end
+        return min(end, max(1, int((before < F32(top_p)).sum()))) if top_p < 1 else end
 
     return kept
 
