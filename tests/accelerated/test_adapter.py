@@ -8,14 +8,30 @@ import numpy as np
 import pytest
 from dflash_accelerated.conformance import create
 from dflash_spec.errors import ConfigError, SpecDataError, UnsupportedError
-from dflash_spec.registry import load_ops
+from dflash_spec.registry import load_clauses, load_ops, load_profile
 
 
 @pytest.mark.parametrize("profile", ["ninfer", "zlab"])
 def test_every_op_but_the_configs_is_declared(profile: str) -> None:
     described = create(profile).describe()
-    assert {op for op in load_ops() if not op.startswith("config.")} <= set(described["ops"]) <= set(load_ops())
+    asked = {op for clause in load_clauses().values() if clause.holds_in(load_profile(profile)) for op in clause.ops}
+    assert {op for op in asked if not op.startswith("config.")} <= set(described["ops"]) <= set(load_ops())
     assert described["profile"] == profile
+
+
+def test_a_profile_that_is_stated_on_some_ops_is_answered_on_these() -> None:
+    described = create("zlab-2026-04").describe()
+    assert set(described["ops"]) == {"proc.filter", "proc.choose", "law.match", "block.extent"}
+    with pytest.raises(UnsupportedError, match=r"op 'law\.greedy'"):
+        create("zlab-2026-04").run("law.greedy", {})
+
+
+def test_what_the_engine_refuses_is_an_answer_of_one_word() -> None:
+    scores = {"adjusted": np.array([[0.5, np.nan]], np.float32), "temperature": np.array(0.0, np.float32)}
+    answer = create("ninfer").run("proc.choose", scores)
+    assert {name: int(value) for name, value in answer.items()} == {"refused": 1}
+    scores["adjusted"][0, 1] = 0.25
+    assert create("ninfer").run("proc.choose", scores)["tokens"].tolist() == [0]
 
 
 def test_an_undeclared_op_and_an_unknown_profile_are_named() -> None:
