@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
-from dflash_reference import draft2, engine, processing
+from dflash_reference import draft2, engine, processing, rng
 from dflash_reference.models import Draft2
 from dflash_reference.request import Request
 from dflash_spec.registry import Profile
@@ -15,7 +15,7 @@ from dflash_spec.tensors import Array, Tensor
 from dflash_vectors.replay import choices, verdicts, walks
 from dflash_vectors.replay.choices import Rows
 from dflash_vectors.replay.compare import compare_stage
-from dflash_vectors.replay.findings import Finding, Report
+from dflash_vectors.replay.findings import PREFILL_ROUND, Finding, Report
 from dflash_vectors.replay.lanes import Lane, Lanes, Value
 from dflash_vectors.replay.stages import Own, Stages
 from dflash_vectors.trace import Configuration, Round
@@ -40,7 +40,8 @@ class Judge:
         self.sampled = not processing.is_greedy(asked.temperature, self.profile)
         self.drawing = self.sampled and (asked.second or self.profile.axes["proposal"] == "sampled")
         self.keyed = self.sampled and asked.draws == "keyed"
-        self.fined = bool(asked.sampling.get("presence") or asked.sampling.get("frequency"))
+        fines = asked.sampling.get("presence"), asked.sampling.get("frequency")
+        self.adjusting = any(fines) or asked.allowed is not None
 
     @property
     def served(self) -> Request:
@@ -180,24 +181,36 @@ class Judge:
         if self.sampled:
             if self.state is not None and self.lanes is not None and logits is not None:
                 if self.keyed:
-                    yield from verdicts.keyed(round_, self.state, logits, proposal)
+                    yield from verdicts.keyed(round_, logits, self._verdict_of(round_, proposal), proposal)
                 else:
                     yield from verdicts.opaque(round_, self.state, logits, proposal)
             return
         if own is None:
-            if recorded is not None and not self.fined:
+            if recorded is not None and not self.adjusting:
                 yield from verdicts.greedy(round_, Rows(recorded, self.asked.ids))
             return
         exact = None if recorded is None else Value(self._adjusted(round_, recorded.true))
         for rows in self._rows(exact, self._moved_adjusted(round_, own.value), own):
             yield from verdicts.greedy(round_, rows)
 
+    def _verdict_of(self, round_: Round, proposal: Any) -> Callable[[Array], tuple[int, Array]]:
+        """The sampled verdict by given logits; the prompt's is the draw of the first token."""
+        state = self.served
+
+        def judge(logits: Array) -> tuple[int, Array]:
+            if round_.number == PREFILL_ROUND:
+                key = rng.plain_keys(len(state.prompt), state.frontier, self.profile).prefill
+                return 0, np.array([engine.choose(state, logits, key)])
+            return engine.judge(state, round_.proposals, logits, proposal)
+
+        return judge
+
     def _adjusted(self, round_: Round, logits: Array) -> Array:
-        """The logits that the target's argmax reads, with the request's penalties where it has any."""
-        return engine.adjusted(self.served, logits, round_.proposals) if self.fined else logits
+        """The logits that the target's argmax reads, with the request's mask and penalties where it has any."""
+        return engine.adjusted(self.served, logits, round_.proposals) if self.adjusting else logits
 
     def _moved_adjusted(self, round_: Round, logits: Value) -> Value:
-        if not self.fined:
+        if not self.adjusting:
             return logits
         return Value(self._adjusted(round_, logits.true), lambda lane: self._adjusted(round_, logits.of(lane)))
 

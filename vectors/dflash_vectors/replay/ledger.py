@@ -16,7 +16,13 @@ from dflash_vectors.replay.findings import PREFILL_ROUND, Finding
 from dflash_vectors.trace import Configuration, End, Prefill, Round
 
 EXTENT_CLAUSES = {"remaining_minus_one": "BLK-004", "remaining": "BLK-005", "block": "BLK-010"}
-REASON_CLAUSES = {"stop": "STOP-001", "length": "STOP-003", "capacity": "STOP-003", "cancelled": "COMMIT-003"}
+REASON_CLAUSES = {
+    "stop": "STOP-001",
+    "length": "STOP-003",
+    "capacity": "STOP-003",
+    "cancelled": "COMMIT-003",
+    "error": "COMMIT-003",
+}
 
 
 class Ledger:
@@ -104,7 +110,8 @@ class Ledger:
         kept, terminal = stop.preview(round_.licensed, stop_ids, self.remaining, self.asked.rules)
         if round_.kept == 0 and last:
             self.cancelled, terminal = True, 1
-        elif round_.kept != kept:
+        elif round_.kept != kept or (kept <= round_.accepted and not terminal):
+            kept = max(kept, round_.accepted + 1) if not terminal else kept
             yield self._number(round_.number, "decision.kept", self._kept_clause(round_, kept), round_.kept, kept)
         base, after, block_rows = self.frontier, self.frontier + round_.kept, round_.extent + 1
         for name, value in round_.frontiers.items():
@@ -148,7 +155,7 @@ class Ledger:
             said = f"{len(end.tokens)} tokens, expected the {len(self.tokens)} that were kept{where}"
             yield Finding(number, "end.tokens", "STOP-013" if dropped else "STOP-001", said)
         reason = self._reason()
-        if end.reason != reason:
+        if end.reason != reason and not (reason == "cancelled" and end.reason == "error"):
             clause = self._early_clause() if not self.terminal else REASON_CLAUSES[reason]
             expected = "no end yet" if not self.terminal else f"{reason!r}"
             yield Finding(number, "end.reason", clause, f"{end.reason!r}, expected {expected}")

@@ -116,6 +116,7 @@ def record_reference(
         drafts=settings.drafts or 0, max_new=settings.max_new, stop_ids=settings.stop_ids, public=settings.public,
         temperature=settings.temperature, seed=settings.seed, chunks=settings.chunks,
         sampling={key: value for key, value in sampling.items() if value != getattr(plain, key)},
+        allowed=None if settings.allowed is None else np.asarray(settings.allowed).astype(np.uint8).tobytes(),
     )  # fmt: skip
     watcher = Watcher(recorder)
     with spoil(watcher), watcher.watching():

@@ -85,7 +85,8 @@ class Replay:
             place = "in.anchor" if prefill is None else "decision.first"
             for finding in self._prompt({} if prefill is None else prefill.stages, first):
                 own = finding.place.startswith("decision")
-                yield replace(finding, place=place, clause="PROC-002") if own else finding
+                clause = "PROC-005" if self.judge.sampled else "PROC-002"
+                yield replace(finding, place=place, clause=clause) if own else finding
         if self.state is not None:
             self.state.anchor = TokenId(first)
             self.state.keep(np.array([first]), own_law=True)
@@ -157,6 +158,8 @@ def _request(asked: Configuration, pair: Pair) -> Request:
     sampling: dict[str, Any] = dict(asked.sampling)
     if "top_k" in sampling:
         sampling["top_k"] = int(sampling["top_k"])
+    if asked.allowed is not None:
+        sampling["allowed"] = np.frombuffer(asked.allowed, dtype=np.uint8)
     settings = Settings(
         asked.drafts, asked.max_new, asked.stop_ids, asked.public, asked.temperature, asked.seed, asked.chunks,
         **sampling,
@@ -171,8 +174,8 @@ def _notes(judge: Judge) -> Iterator[str]:
             "no weights were given: judged is what the trace says of itself, its whole numbers, its copies, and its "
             "choices by recorded numbers; no tensor is computed"
         )
-        if judge.fined:
-            yield "the request has penalties: without weights, none of its tokens is judged"
+        if judge.adjusting:
+            yield "the request has a mask or penalties: without weights, none of its tokens is judged"
         if judge.sampled:
             yield "the request is sampled: without weights, none of its draws is judged"
     elif judge.sampled and not judge.keyed:

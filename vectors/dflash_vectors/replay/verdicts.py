@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from dflash_vectors.trace import Round
 
 def licensed_proposals(round_: Round) -> Iterator[Finding]:
     """The accepted proposals are licensed as they stand."""
-    for row in range(round_.accepted):
+    for row in range(min(round_.accepted, len(round_.licensed))):
         if round_.licensed[row] != round_.proposals[row]:
             text = f"row {row}: token {round_.licensed[row]}, expected the accepted proposal {round_.proposals[row]}"
             yield Finding(round_.number, "decision.licensed", "LAW-002", text)
@@ -29,7 +29,7 @@ def licensed_proposals(round_: Round) -> Iterator[Finding]:
 def rejected_proposal(round_: Round) -> Iterator[Finding]:
     """Where the target says one token a row, it does not say the proposal that it rejected."""
     accepted = round_.accepted
-    if accepted < round_.extent and round_.licensed[accepted] == round_.proposals[accepted]:
+    if accepted < min(round_.extent, len(round_.licensed)) and round_.licensed[accepted] == round_.proposals[accepted]:
         text = f"{accepted}, expected more: proposal {accepted + 1} is the very token {round_.licensed[accepted]} "
         yield Finding(round_.number, "decision.accepted", "LAW-001", text + "that the target says in its place")
 
@@ -57,35 +57,37 @@ def _trail(round_: Round, rows: Rows) -> Trail:
         profile = lane.pair.profile
         tokens = processing.greedy(numbers[: round_.extent + 1], rows.public, profile).tokens
         accepted, licensed = law.greedy(round_.proposals, tokens, profile)
-        return np.append(licensed[: accepted + 1], accepted)
+        return np.append(licensed[: accepted + 1][: len(round_.licensed)], accepted)
 
     recorded = np.append(round_.licensed, round_.accepted)
     return Trail(judge, lambda other: np.array_equal(other, recorded))
 
 
-def keyed(round_: Round, state: Request, logits: Value, proposal: Any) -> Iterator[Finding]:
+def keyed(
+    round_: Round, logits: Value, judge: Callable[[Array], tuple[int, Array]], proposal: Any
+) -> Iterator[Finding]:
     """A sampled verdict whose uniforms are those of the request's seed and each draw's key.
 
-    `proposal` holds the law of the proposals where they have one. What the verdict rests on is watched while it is
-    taken, once as it is and in every perturbed run, so that each accept test and draw has its margin and its doubt.
+    `judge` takes the verdict by logits, `proposal` holds the law of the proposals where they have one. What the
+    verdict rests on is watched while it is taken, once as it is and in every perturbed run, so that each accept test
+    and draw has its margin and its doubt.
     """
-    given = round_.proposals
 
-    def judge(numbers: Array) -> tuple[int, list[int]]:
-        accepted, licensed = engine.judge(state, given, numbers, proposal)
-        return accepted, licensed[: accepted + 1].tolist()
+    def judged(numbers: Array) -> tuple[int, list[int]]:
+        accepted, licensed = judge(numbers)
+        return accepted, licensed[: accepted + 1][: len(round_.licensed)].tolist()
 
     with perturb.watching() as taken:
-        accepted, licensed = judge(logits.true)
+        accepted, licensed = judged(logits.true)
     if (accepted, licensed) == (round_.accepted, round_.licensed.tolist()):
         return
     runs = []
     for lane in range(1, perturb.REPETITIONS + 1):
         with perturb.perturbed(f"round {round_.number}/verdict/{lane}"), perturb.watching() as moved:
-            judge(logits.of(lane))
+            judged(logits.of(lane))
         runs.append(moved)
     decisions = _decisions(taken, runs)
-    row = min(accepted, round_.accepted)
+    row = min(accepted, round_.accepted, len(round_.licensed) - 1)
     place, clause = ("licensed", "LAW-011") if accepted == round_.accepted else ("accepted", "LAW-009")
     if not engine.has_law(proposal):
         clause = "LAW-004" if place == "licensed" else "LAW-003"

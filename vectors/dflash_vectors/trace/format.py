@@ -19,7 +19,7 @@ ROUND_FILE = re.compile(r"round-(\d{6,})\.safetensors")
 NUMBERS = ("in.frontier", "in.anchor", "in.extent", "decision.accepted", "decision.kept")
 """The numbers that every round has, each a tensor of shape []."""
 LISTS = ("decision.proposals", "decision.licensed")
-"""The lists of token ids that every round has: [extent] and [accepted + 1]."""
+"""The lists of token ids that every round has: [extent], and [accepted + 1] or as many of these as were kept."""
 FRONTIERS = ("execution", "kv", "context")
 """What `frontier.*` may name, after the round: the anchor's position, the target's rows, the draft's context rows."""
 
@@ -31,7 +31,7 @@ only where it draws them."""
 VERIFIED = ("target.features", "target.logits")
 """Stages of the target's verify pass, and of its prefill."""
 
-REASONS = ("stop", "length", "capacity", "cancelled")
+REASONS = ("stop", "length", "capacity", "cancelled", "error")
 DRAWS = ("keyed", "opaque")
 SAMPLING = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "presence": 0.0, "frequency": 0.0}
 """What a request may ask of its sampling, and what each is where it does not: nothing."""
@@ -50,7 +50,8 @@ class Configuration:
     `config.json`. `drafts` is K; `public` counts the ids that a text can hold and `capacity` the positions that there
     are, None for what the configs say. `draws` is `keyed` where the uniforms of a sampled request are those of its seed
     and each draw's key, else `opaque`. `sampling` has the members of SAMPLING that are not at their default, and
-    `dtypes` says what the implementation holds the roles ACT, CTX_K, CTX_V and LOGIT in.
+    `dtypes` says what the implementation holds the roles ACT, CTX_K, CTX_V and LOGIT in. `allowed` has a byte for each
+    id that a text can hold, 0 where it may not come; None lets all of them.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Configuration:
     draws: str = "keyed"
     sampling: Mapping[str, float] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    allowed: bytes | None = None
 
     @cached_property
     def rules(self) -> Profile:
@@ -131,8 +133,9 @@ class Prefill:
 class Round:
     """One round: what it was given, what it decided, where it left the state, and whatever else was recorded of it.
 
-    `proposals` [P], `licensed` [accepted + 1]. `hashes` are digests of state and `extras` tensors of the
-    implementation's own, which only another trace of the same implementation can be compared with.
+    `proposals` [P]; `licensed` [accepted + 1], or fewer where the engine knows the kept ones alone. `hashes` are
+    digests of state and `extras` tensors of the implementation's own, which only another trace of the same
+    implementation can be compared with.
     """
 
     number: int

@@ -102,9 +102,10 @@ class Trace:
         extent = fields.number("in.extent", 0, LARGEST - 1)
         accepted = fields.number("decision.accepted", 0, extent)
         proposals, licensed = (
-            fields.ids(name, length, last) for name, length in zip(LISTS, (extent, accepted + 1), strict=True)
+            fields.ids(name, length, last) for name, length in zip(LISTS, (extent, None), strict=True)
         )
-        kept = fields.number("decision.kept", 0, accepted + 1)
+        fields.inside("the number of decision.licensed", len(licensed), 1, accepted + 1)
+        kept = fields.number("decision.kept", 0, len(licensed))
         found = Round(
             number, frontier, anchor, extent, proposals, accepted, licensed, kept, fields.frontiers(),
             *self._rest(fields, known),
@@ -187,6 +188,7 @@ def _configuration(fields: Fields) -> Configuration:
         draws=draws,
         sampling=_sampling(fields),
         dtypes=_dtypes(fields),
+        allowed=fields.text("allowed") if fields.has("allowed") else None,
     )
     fields.nothing_left(())
     _check(fields, made)
@@ -226,6 +228,8 @@ def _check(fields: Fields, made: Configuration) -> None:
         raise fields.wrong(str(error)) from error
     fields.inside("public", made.ids, 1, vocabulary)
     fields.inside("the draft's mask id", draft.mask_id, 0, vocabulary - 1)
+    if made.allowed is not None and len(made.allowed) != made.ids:
+        raise fields.wrong(f"allowed has {len(made.allowed)} bytes, expected {made.ids}, one for each id of a text")
     for name, tokens in (("prompt", made.prompt), ("stop_ids", made.stop_ids)):
         for slot, token in enumerate(tokens):
             fields.inside(f"{name}[{slot}]", token, 0, made.ids - 1)

@@ -80,7 +80,7 @@ class Recorder:
         target: str | Path | bytes, draft: str | Path | bytes, prompt: Any, drafts: int, max_new: int,
         stop_ids: Any = (), public: int | None = None, capacity: int | None = None, temperature: float = 0.0,
         seed: int = 0, chunks: Sequence[int] = (), draws: str = "keyed", sampling: Mapping[str, float] | None = None,
-        dtypes: Mapping[str, str] | None = None,
+        dtypes: Mapping[str, str] | None = None, allowed: bytes | None = None,
     ) -> None:  # fmt: skip
         """Begin a trace in `folder`, which must be new or empty.
 
@@ -91,7 +91,7 @@ class Recorder:
             name, version, profile, uuid.uuid4().hex, config_text(target), config_text(draft),
             tuple(map(int, as_ids(prompt, "prompt"))), int(drafts), int(max_new),
             tuple(map(int, as_ids(stop_ids, "stop_ids"))), public, capacity, float(temperature), int(seed),
-            tuple(map(int, chunks)), draws, dict(sampling or {}), dict(dtypes or {}),
+            tuple(map(int, chunks)), draws, dict(sampling or {}), dict(dtypes or {}), allowed,
         )  # fmt: skip
         self._stages = self.configuration.stages
         self._writer = Writer(Path(folder), self.configuration)
@@ -112,7 +112,8 @@ class Recorder:
         """One round, as it ends.
 
         `anchor` stands at position `frontier`; `proposals` are the ones that were verified, `extent` in number. Of the
-        `licensed` tokens, `accepted` + 1, the first `kept` were kept. Raises TraceError, and OSError from the disk.
+        `licensed` tokens, `accepted` + 1, the first `kept` were kept; an engine that knows only these gives these.
+        Raises TraceError, and OSError from the disk.
         """
         number = self._writer.rounds
         where = f"round {number}"
@@ -126,7 +127,7 @@ class Recorder:
         )  # fmt: skip
 
     def end(self, reason: str, tokens: Any = None) -> None:
-        """That the run ended: `stop`, `length`, `capacity` or `cancelled`, and the whole answer as it was given out."""
+        """That the run ended, for one of REASONS, and the answer as it was given out."""
         if reason not in REASONS:
             raise TraceError(f"end: reason {reason!r}, expected one of {', '.join(REASONS)}")
         given = None if tokens is None else tuple(map(int, as_ids(tokens, "end: tokens")))

@@ -54,6 +54,8 @@ class Writer:
             "prompt": _integers(configuration.prompt),
             "stop_ids": _integers(configuration.stop_ids),
         }
+        if configuration.allowed is not None:
+            tensors["allowed"] = _bytes(configuration.allowed)
         self._write(START, tensors, {"version": VERSION, **_asked(configuration)})
 
     def prefill(self, prefill: Prefill) -> None:
