@@ -216,11 +216,19 @@ def test_matched_requests_give_the_tokens_of_plain_decoding_at_the_same_seed(
     assert {len(row) for row in done.proposals} <= {asked.drafts}, "the April revision never shortens a block"
 
 
-def test_a_temperature_below_the_april_threshold_is_greedy(tiny: Build) -> None:
-    pair, asked = tiny(APRIL), Settings(3, 9, public=PUBLIC)
-    greedy = engine.generate(pair.target, pair.draft, PROMPT, asked, APRIL).tokens
-    cold = replace(asked, temperature=9e-6, seed=5)
-    assert engine.generate(pair.target, pair.draft, PROMPT, cold, APRIL).tokens == greedy
+@pytest.mark.parametrize(("profile", "temperature"), [(NINFER, 0.0), (ZLAB, 0.0), (APRIL, 9e-6)])
+@KINDS
+def test_a_greedy_request_uses_no_uniform(
+    profile: Profile, temperature: float, second: bool, tiny: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*keys: Any) -> Any:
+        raise AssertionError(f"a uniform is drawn: {keys}")
+
+    monkeypatch.setattr(rng, "uniform", none)
+    pair, asked = tiny(profile, draft_windows=WINDOWS, second=second), Settings(3, 9, public=PUBLIC)
+    greedy = engine.generate(pair.target, pair.draft, PROMPT, asked, profile).tokens
+    cold = replace(asked, temperature=temperature, seed=5)
+    assert engine.generate(pair.target, pair.draft, PROMPT, cold, profile).tokens == greedy
 
 
 PENALTIES = [(0.0, 0.0), (6.0, 1.5), (10.0, 2.5), (-3.0, -2.0)]
