@@ -29,8 +29,8 @@ LAST = 1.0 - 2.0**-24
 """The largest uniform."""
 FINEST = 2.0**-30
 """Two uniforms as close as this count as adjacent: near 0 the FP32 numbers lie closer than any probability matters."""
-BETWEEN = 8
-"""Points in every stretch of 1/8, wherever the thresholds are expected."""
+BETWEEN = 5
+"""One point in each stretch of 1 / BETWEEN, wherever the thresholds are expected."""
 MOST = 128
 """Changes along one uniform, above which a decision is taken to hash it rather than to compare it."""
 DEEPEST = 6
@@ -62,7 +62,7 @@ def down(value: float) -> float:
 
 
 def points(hints: Iterable[Fraction], key: str) -> list[float]:
-    """Where to ask along one uniform: at both ends, on both sides of each hint, and once in each eighth between."""
+    """Where to ask along one uniform: at both ends, on both sides of each hint, and once in each stretch between."""
     found = {0.0, LAST}
     for hint in hints:
         at = up(hint)
@@ -75,19 +75,30 @@ def points(hints: Iterable[Fraction], key: str) -> list[float]:
 def pieces(ask: Callable[[list[float]], list[Hashable]], at: Sequence[float]) -> list[tuple[float, Hashable]]:
     """Where each piece begins and what it answers, from 0 on; `at` are the points to ask first.
 
-    Raises RestlessError where there are more than MOST.
+    Each piece that was found is asked about once more within, and cut again where that answer is another one. Raises
+    RestlessError where there are more than MOST.
     """
-    known = dict(zip(at, ask(list(at)), strict=True))
+    known, within = dict(zip(at, ask(list(at)), strict=True)), set[tuple[float, float]]()
     while True:
         ordered = sorted(known)
         changes = [(low, high) for low, high in pairwise(ordered) if known[low] != known[high]]
         if len(changes) > MOST:
             raise RestlessError(f"the answer changes more than {MOST} times along one uniform")
-        middles = [middle for low, high in changes if low < (middle := _middle(low, high)) < high]
-        if not middles:
-            break
-        known |= zip(middles, ask(middles), strict=True)
-    return [(ordered[0], known[ordered[0]]), *((high, known[high]) for _, high in changes)]
+        wanted = [middle for low, high in changes if low < (middle := _middle(low, high)) < high]
+        if not wanted:
+            starts = [ordered[0], *(high for _, high in changes)]
+            ends = [*(low for low, _ in changes), ordered[-1]]
+            fresh = [piece for piece in zip(starts, ends, strict=True) if piece not in within]
+            within |= set(fresh)
+            wanted = [inner for low, high in fresh if low < (inner := _inner(low, high)) < high]
+            if not wanted:
+                return [(start, known[start]) for start in starts]
+        known |= zip(wanted, ask(wanted), strict=True)
+
+
+def _inner(low: float, high: float) -> float:
+    """An FP32 number within a piece, at no round share of it."""
+    return float(np.float32(low + (high - low) * 0.6180339887))
 
 
 def _middle(low: float, high: float) -> float:

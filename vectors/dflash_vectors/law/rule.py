@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
 
+import numpy as np
 from dflash_spec.registry import Profile
 
 from dflash_vectors.law.families import Round, Row
@@ -83,9 +84,14 @@ def decided(asked: Round, proposals: Sequence[int], uniforms: Sequence[float], p
         q = raw_q(asked, slot, id_)
         wanted, offered = asked.p[slot].raw.get(id_, NONE), q.get(id_, NONE)
         covers = profile.axes["accept_test"] == "covered_or_strict" and bool(asked.q) and wanted >= offered
-        if not (covers or coin * offered < wanted):
+        if not (covers or _product(coin, offered) < wanted):
             return slot, (*proposals[:slot], corrected(asked.p[slot], q, last, profile))
     return len(proposals), (*proposals, drawn(asked.p[-1].raw.items(), last))
+
+
+def _product(coin: Fraction, offered: Fraction) -> Fraction:
+    """Their product in FP32, which both are numbers of."""
+    return Fraction(float(np.float32(float(coin)) * np.float32(float(offered))))
 
 
 def corrected(row: Row, q: Weights, uniform: Fraction, profile: Profile) -> int:

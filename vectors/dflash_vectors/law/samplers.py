@@ -62,7 +62,7 @@ class Table:
     def test(self) -> statistics.Test:
         keys = [*self.law, *(key for key in self.counts if key not in self.law)]
         law = [float(self.law.get(key, 0)) for key in keys]
-        return statistics.tested(self.name, [self.counts.get(key, 0) for key in keys], law)
+        return statistics.compared(self.name, [self.counts.get(key, 0) for key in keys], law)
 
     def told(self) -> tuple[Told, ...]:
         """The outcomes that are off most, for their size; impossible ones first."""

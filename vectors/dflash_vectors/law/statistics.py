@@ -48,7 +48,7 @@ def library() -> Any:
     return stats
 
 
-def tested(name: str, counts: Sequence[int], law: Sequence[float]) -> Test:
+def compared(name: str, counts: Sequence[int], law: Sequence[float]) -> Test:
     """The counts of each outcome against its probability; the probabilities sum to 1, and some may be 0.
 
     A count where the probability is 0 is a p-value of 0. Raises ValueError unless both have one length.
