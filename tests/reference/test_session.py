@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dflash_reference import context, engine, session, state, target
+from dflash_reference import context, engine, rows, session, state, target
 from dflash_reference.names import TokenId
 from dflash_reference.request import Settings
 from dflash_spec.errors import RequestError, StateError
@@ -25,9 +25,9 @@ EXAMPLES = 5
 Build = Callable[..., Any]
 
 
-def held_rows(rows: context.Context) -> list[bytes]:
+def held_rows(held: context.Context) -> list[bytes]:
     """Every byte of a draft's context."""
-    return [part.view.tobytes() for part in (*rows.keys, *rows.values, rows.positions)]
+    return [part.view.tobytes() for part in (*held.keys, *held.values, held.positions)]
 
 
 def drafted(round_: engine.Round) -> list[int]:
@@ -82,6 +82,39 @@ def test_a_restored_prefix_is_not_fed_again_and_changes_nothing(
             assert drafted(played) == drafted(round_)
             assert played.accepted == round_.accepted
         assert again.request.tokens == alone.tokens
+
+
+@PROFILES
+@SECOND
+def test_eight_of_twelve_tokens_are_restored_without_reading_a_row_that_was_never_written(
+    profile: Profile, second: bool, tiny: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, prompt, settings = tiny(profile, second=second), [*PROMPT, 19, 2, 28, 13, 9], Settings(3, 9)
+    rounds: list[engine.Round] = []
+    alone = engine.generate(pair.target, pair.draft, prompt, settings, profile, rounds.append)
+    append, poisoned = rows.Rows.append, []
+
+    def append_before_poison(self: rows.Rows, new: np.ndarray) -> None:
+        append(self, new)
+        if self.view.dtype.kind == "f":
+            spare = self._buffer[self.length :]
+            spare[:] = np.nan
+            poisoned.append(len(spare))
+
+    monkeypatch.setattr(rows.Rows, "append", append_before_poison)
+    other = session.opened(pair.target, pair.draft, prompt[:8], settings, profile)
+    other.catch_up()
+    kept = other.keep()
+    other.run()
+    again = session.opened(pair.target, pair.draft, prompt, settings, profile, kept)
+    assert again.rows.length == 8
+    assert again.pending.positions.tolist() == [8, 9, 10, 11]
+    for round_ in rounds:
+        played = again.play()
+        assert drafted(played) == drafted(round_)
+        assert played.target_logits.tolist() == round_.target_logits.tolist()
+    assert again.request.tokens == alone.tokens
+    assert max(poisoned) > 8
 
 
 @PROFILES
@@ -168,11 +201,11 @@ def test_an_image_is_a_copy_of_all_that_it_holds(tiny: Build) -> None:
     one = session.opened(pair.target, pair.draft, PROMPT, Settings(3, 9), NINFER)
     one.catch_up()
     image = one.keep().image
-    before = held_rows(image.draft), [rows.view.tobytes() for rows in (*image.target.keys, *image.target.values)]
+    before = held_rows(image.draft), [part.view.tobytes() for part in (*image.target.keys, *image.target.values)]
     assert len(before[0][0]) > 0
     held = state.restored(image)
-    for rows in (*one.request.cache.keys, *one.rows.keys, *held.target.keys, *held.draft.keys):
-        rows.view[:] = np.nan
+    for part in (*one.request.cache.keys, *one.rows.keys, *held.target.keys, *held.draft.keys):
+        part.view[:] = np.nan
     assert before == (
-        held_rows(image.draft), [rows.view.tobytes() for rows in (*image.target.keys, *image.target.values)]
+        held_rows(image.draft), [part.view.tobytes() for part in (*image.target.keys, *image.target.values)]
     )  # fmt: skip
