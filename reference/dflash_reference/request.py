@@ -42,8 +42,8 @@ class Settings:
     min_p: float = 0.0
     presence: float = 0.0
     frequency: float = 0.0
-    allowed: Array | None = None
-    grammar: Callable[[Sequence[TokenId]], Array] | None = None
+    allowed: Sequence[int] | Array | None = None
+    grammar: Callable[[Sequence[TokenId]], Sequence[int] | Array] | None = None
 
 
 class Request:
