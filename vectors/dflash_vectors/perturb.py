@@ -103,11 +103,14 @@ def _ratios(p: float, q: float, u: float) -> list[Taken]:
 
 
 def _kept(weights: Array, min_p: float, top_p: float) -> list[Taken]:
-    """Ranked weights against min-p, and their cumulative shares against top-p; the last share is 1 in any case."""
+    """Ranked weights against min-p, and against top-p the cumulative shares of those that it leaves.
+
+    The last share of all is 1 in any case.
+    """
     held = np.array(weights, dtype=np.float64)
-    shares = np.cumsum(held) / held.sum()
-    taken = [Taken("cut", held / held[0], float(min_p))] if min_p > 0 else []
-    return [*taken, Taken("cut", shares[:-1], float(top_p))] if top_p < 1 else taken
+    relative, shares = held / held[0], np.cumsum(held) / held.sum()
+    taken = [Taken("cut", relative, float(min_p))] if min_p > 0 else []
+    return [*taken, Taken("cut", shares[:-1][relative[:-1] >= min_p], float(top_p))] if top_p < 1 else taken
 
 
 SMALLEST_CAP = 20

@@ -257,9 +257,7 @@ def bonus_by_argmax(true: Function) -> Function:
     return lambda support, p, u: int(support[int(np.argmax(p))])
 
 
-@fault(
-    "dflash_reference.law.licensed_row", clauses=("LAW-008",), report=ROUND, effect="output", profiles=("ninfer",),
-)  # fmt: skip
+@fault("dflash_reference.law.licensed_row", clauses=("LAW-008",), report=ROUND, effect="output")
 def rejected_proposals_stay_licensed(true: Function) -> Function:
     """Slots after the terminal token keep the rejected proposals."""
 

@@ -241,12 +241,18 @@ def top_p_not_applied_in_verification(true: Function) -> Function:
     return lambda weights, top_p, whole: len(weights)
 
 
-@fault("dflash_reference.filters.kept", clauses=("PROC-014",), report=PACKAGE, effect="crash")
+@fault("dflash_reference.processing.supported", clauses=("PROC-014",), report=PACKAGE, effect="crash")
 def peaked_row_keeps_nothing(true: Function) -> Function:
-    """A candidate that alone exceeds the mass is dropped with the rest."""
+    """A candidate that alone exceeds the mass is dropped with the rest, and 0 is divided by 0."""
 
-    def wrong(weights: Array, min_p: float, top_p: float) -> int:
-        return 0 if top_p < 1 and weights[0] > top_p * filters.total(weights) else int(true(weights, min_p, top_p))
+    def kept(real: Function) -> Function:
+        return lambda weights, min_p, top_p: (
+            0 if top_p < 1 and weights[0] > top_p * filters.total(weights) else real(weights, min_p, top_p)
+        )
+
+    def wrong(*given: Any) -> Any:
+        with patched("dflash_reference.filters.kept", kept), np.errstate(invalid="ignore"):
+            return true(*given)
 
     return wrong
 

@@ -91,6 +91,27 @@ def greedy(profile: Profile) -> Iterator[Case]:
 def sampled(profile: Profile) -> Iterator[Case]:
     """Requests at a temperature of 0.7, whose rounds accept none, some and all; seeds found by search."""
     yield Case(
+        "led-away-by-penalties", ("PROC-006", "PROC-007", "PROC-009", "PROC-013", "PROC-014", "LAW-003", "LAW-004"),
+        request("dflash", profile, 14, forbidden=(0,), seed=564, drafts=5, min_p=0.15, top_p=0.7, presence=0.125,
+                frequency=0.0625),
+        catches="a verify pass is not processed as plain decoding is",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "up-to-the-budget", ("PROC-013", "PROC-014", "PROC-007", "LAW-003", "LAW-007"),
+        request("dflash", profile, 14, forbidden=(0,), seed=633, drafts=5, min_p=0.13, top_p=0.7, presence=0.0625,
+                frequency=0.0625),
+        catches="filters hold for the first token alone",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "stop-inside-a-block", ("PROC-018", "STOP-001", "PROC-006", "LAW-003"),
+        request("dflash", profile, 14, forbidden=(0,), stops=(3,), seed=633, drafts=5, min_p=0.13, top_p=0.7,
+                presence=0.0625, frequency=0.0625),
+        catches="text goes on after a stop inside a sampled block",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
         "dflash2-filtered-and-masked",
         ("PROC-006", "PROC-009", "PROC-011", "PROC-014", "PROC-019", "LAW-009", "LAW-011"),
         request("dflash2", profile, 12, forbidden=(0,), seed=8, top_k=2, top_p=0.89, presence=0.25, frequency=0.1875),
@@ -118,6 +139,12 @@ def published(profile: Profile) -> Iterator[Case]:
         "drawn-proposals-and-a-mask", ("PROC-020", "PROC-012", "LAW-010", "LAW-011"),
         request("dflash", profile, 21, forbidden=(0,), seed=17, drafts=5, top_k=3),
         catches="the draft's proposals leave the mask's law, and rejections do not correct them",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
+        "drawn-proposals-and-a-stop", ("LAW-010", "PROC-020", "PROC-014", "STOP-001"),
+        request("dflash", profile, 18, stops=(3,), seed=10, top_k=6, top_p=0.9),
+        catches="text goes on after a stop inside a drawn block",
         effect="output",
     )  # fmt: skip
     yield Case(

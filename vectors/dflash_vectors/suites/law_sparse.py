@@ -178,6 +178,42 @@ def nothing_left(profile: Profile) -> Iterator[Case]:
     yield _case(profile, "no-mass-left-later", clause, why, (30, 64), (Q0, law), (P0, row, P2), (0.5, ALMOST_ONE), 0.5)
 
 
+IDS = 13
+
+
+def _every_id(masses: dict[int, float], order: int = 1) -> Row:
+    """A row over the whole vocabulary, ascending or descending; what `masses` leaves out has nothing."""
+    return tuple((token, masses.get(token, 0.0)) for token in range(IDS)[::order])
+
+
+@suite("law.sparse", profiles=("zlab",))
+def whole_vocabulary(profile: Profile) -> Iterator[Case]:
+    """A DFlash draft's law, which holds every id, in another order than the support."""
+    p = {1: 0.0625, 4: 0.375, 6: 0.125, 9: 0.25, 12: 0.1875}
+    q = {0: 0.125, 4: 0.25, 6: 0.5, 9: 0.125}
+    # Left of the residual, in ascending order: 1 has 1/16, 4 has 2/16, 9 has 2/16, 12 has 3/16; in all 1/2.
+
+    def one(slug: str, licensed: str, why: str, token: int, coin: float, u: float, law: dict[int, float] = q) -> Case:
+        laws, rows = (_every_id(law, -1),), (_every_id(p), _every_id({3: 0.5, 7: 0.5}))
+        return _case(profile, f"every-id-{slug}", licensed, why, (token,), laws, rows, (coin,), u)
+
+    aligned = "p and q are subtracted place by place, not id by id"
+    yield one("accepted", "LAW-007", "q is read at the place of p", 6, 0.25 - TICK, 0.25)
+    yield one("at-the-ratio", "LAW-011", "q is read at the place of p", 6, 0.25, 0.0)
+    for slug, u in (("low", 0.0), ("second", 0.125), ("third", 0.375), ("last", 0.625), ("high", ALMOST_ONE)):
+        yield one(f"residual-{slug}", "LAW-011", aligned, 6, 0.75, u)
+    yield one("outside-the-target", "LAW-011", "a token that the target never says is accepted by a coin of 0", 0, 0.0,
+              0.25)  # fmt: skip
+    yield one("own-law-of-nothing", "LAW-007", "a token to which its own law gave nothing divides by 0", 12, ALMOST_ONE,
+              0.5)  # fmt: skip
+    equal = "equal laws leave a remainder, or refuse what they share"
+    yield one("equal-laws", "LAW-007", equal, 4, ALMOST_ONE, 0.5, p)
+    rows = (_every_id(p), _every_id({2: 0.5, 5: 0.5}), _every_id({3: 0.5, 7: 0.5}))
+    laws = (_every_id(p, -1), _every_id({5: 0.75, 2: 0.25}, -1))
+    other = "the law of another slot is subtracted"
+    yield _case(profile, "every-id-of-two-slots", "LAW-011", other, (4, 5), laws, rows, (0.875, 0.75), 0.5)
+
+
 @suite("law.sparse")
 def tail(profile: Profile) -> Iterator[Case]:
     """Slots after the terminal token."""
