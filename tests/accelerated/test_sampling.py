@@ -16,7 +16,8 @@ from dflash_accelerated.arguments import check_temperature
 from dflash_accelerated.coins import of_rounds
 from dflash_accelerated.counts import TokenCounts
 from dflash_accelerated.decisions import Turn, decide
-from dflash_accelerated.ops import acceptance, filters, sampling
+from dflash_accelerated.ops import acceptance, filters, ranking, sampling
+from dflash_accelerated.ops.filters import torch as implementation
 from dflash_accelerated.ops.random import keys, uniforms
 from dflash_accelerated.protocols import Proposal
 from dflash_accelerated.settings import Sampling, SettingRows
@@ -178,6 +179,30 @@ def test_rows_with_settings_of_their_own_are_filtered_as_each_is_alone(profile: 
         alone = processed(scores[3 * at : 3 * at + 3], [settings], numerics)
         if settings.temperature:
             assert [positive(row) for row in joint[3 * at : 3 * at + 3]] == [positive(row) for row in alone]
+
+
+def test_ordering_few_ids_first_leaves_what_ordering_all_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows for which few are enough and rows for which they are not, alone and together."""
+    numerics = Numerics.of(load_profile("zlab"))
+    each = [
+        Sampling(0.8, top_p=0.95), Sampling(0.5, 2000, 0.9), Sampling(1.0), Sampling(), Sampling(2.0, top_p=0.5),
+        Sampling(1.0, 50, 0.9), Sampling(1.0, 1024), Sampling(30.0, top_p=0.99), Sampling(0.3, top_p=0.01),
+    ]  # fmt: skip
+    scores = 4 * torch.randn(len(each), 3001, generator=torch.Generator().manual_seed(3))
+    batches = [[at] for at in range(len(each))] + [list(range(len(each))), [0, 2, 3, 4, 5, 8]]
+    orders: list[int] = []
+    ranked = ranking.ranked
+
+    def watched(scores: Tensor, ids: Tensor, count: int) -> Tensor:
+        orders.append(count)
+        return ranked(scores, ids, count)
+
+    monkeypatch.setattr(implementation, "ranked", watched)
+    found = [processed(scores[batch], [each[at] for at in batch], numerics) for batch in batches]
+    assert set(orders) == {50, 1024, 2000, 3001}
+    assert orders[-1] == 1024, "the last batch has no row that needs more"
+    monkeypatch.setattr(implementation, "FEW", 10**9)
+    assert found == [processed(scores[batch], [each[at] for at in batch], numerics) for batch in batches]
 
 
 def positive(law: dict[int, float]) -> list[tuple[int, float]]:
