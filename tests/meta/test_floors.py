@@ -19,7 +19,7 @@ CHECKER = (
     "commands.check_vectors", "commands.checking", "commands.progress", "commands.check_law", "commands.judging_laws",
     "law.asking", "law.blame", "law.closed", "law.controls", "law.engines", "law.families", "law.filtering",
     "law.judging", "law.pieces", "law.report", "law.rule", "law.samplers", "law.seeds", "law.statistics",
-    "law.uniforms", "law.verdicts", "law.verify",
+    "law.uniforms", "law.verdicts", "law.verify", "trace",
 )  # fmt: skip
 """What judges an implementation. It must work without the reference that wrote the vectors."""
 LIBRARIES = {"dflash_vectors.law.statistics": {"scipy"}}

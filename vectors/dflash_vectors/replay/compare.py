@@ -73,12 +73,14 @@ def compare_stage(own: Own, tensor: Tensor, profile: Profile) -> Compared:
     if found is None:
         return Compared(None, furthest)
 
-    def fits(other: Array) -> bool:
-        """The bound is that of the right numbers; a mistake has roundings of its own, but must explain most of it."""
+    def from_recorded(other: Array) -> float:
+        """A mistake has roundings of its own, and so more room than a right engine; but it must explain most of it."""
         gap = distance(other, got.values) if other.shape == true.shape else np.full(1, np.inf)
-        return bool((gap <= LOOSE * bound).all()) and float(gap.max()) * LOOSE <= float(off.max())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bounds = float(np.where(gap == 0, 0.0, gap / bound).max(initial=0.0))
+        return bounds if bounds <= LOOSE and float(gap.max()) * LOOSE <= float(off.max()) else np.inf
 
-    return Compared(found, furthest, Trail(own.again, fits))
+    return Compared(found, furthest, Trail(own.again, from_recorded))
 
 
 def distance(expected: Array, got: Array) -> Array:

@@ -44,11 +44,11 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True)
 class Trail:
-    """How to look for the mistake: `again` computes the place once more in a given lane; `fits` says whether that is
-    what was recorded."""
+    """How to look for the mistake: `again` computes the place once more in a given lane; `off` says how far that is
+    from what was recorded, in bounds, and infinite where it explains nothing."""
 
     again: Callable[..., Array]
-    fits: Callable[[Array], bool]
+    off: Callable[[Array], float]
 
 
 @dataclass(frozen=True)

@@ -76,40 +76,47 @@ def named(finding: Finding, lanes: Lanes, trace: Trace) -> Finding:
     start = Lane(lanes.pair, History(history.ids, history.chunks[:-1]))
     start.reach()
     start.catch_up()
-    found: list[Guess] = []
+    found: list[tuple[float, Guess]] = []
     deadline = time.monotonic() + PATIENCE
-    for guess in _fitting(finding, trail, scene, start, history):
-        if not any(guess.clauses == other.clauses for other in found):
-            found.append(guess)
-        if len(found) == MOST or time.monotonic() > deadline:
+    for off, guess in _tried(finding, trail, scene, start, history):
+        if np.isfinite(off):
+            found.append((off, guess))
+        if time.monotonic() > deadline:
             break
-    if not found:
+    best: list[Guess] = []
+    for _, guess in sorted(found, key=lambda each: each[0]):  # stable: states before faults, faults by name
+        if not any(guess.clauses == other.clauses for other in best):
+            best.append(guess)
+    if not best:
         return finding
-    return replace(finding, guesses=tuple(found), clause=found[0].clauses[0])
+    return replace(finding, guesses=tuple(best[:MOST]), clause=best[0].clauses[0])
 
 
-def _fitting(finding: Finding, trail: Trail, scene: Scene, start: Lane, history: History) -> Iterator[Guess]:
-    """The suspects of a place that give what was recorded there."""
+def _tried(
+    finding: Finding, trail: Trail, scene: Scene, start: Lane, history: History
+) -> Iterator[tuple[float, Guess]]:
+    """Every suspect of a place, and how far what it gives is from what was recorded."""
     for suspect in STATES:
         if finding.place.startswith(suspect.places):
             lane = start.copy(history)
             holding = suspect.spoil(lane, scene)
-            if holding is not None and _gives(trail, lane, holding):
-                yield suspect.guess
+            if holding is not None:
+                yield _off(trail, lane, holding), suspect.guess
     modules = next((held for place, held in MODULES.items() if finding.place.startswith(place)), ())
     base = start.pair.profile.base or start.pair.profile.name
     for fault in faults.all_faults():
         module = fault.target.removeprefix("dflash_reference.").partition(".")[0]
-        if module in modules and base in fault.profiles and _gives(trail, start.copy(history), faults.applied(fault)):
-            yield Guess(fault.name, f"{fault.story} ({fault.report})", fault.clauses)
+        if module in modules and base in fault.profiles:
+            guess = Guess(fault.name, f"{fault.story} ({fault.report})", fault.clauses)
+            yield _off(trail, start.copy(history), faults.applied(fault)), guess
 
 
-def _gives(trail: Trail, lane: Lane, holding: AbstractContextManager[Any]) -> bool:
+def _off(trail: Trail, lane: Lane, holding: AbstractContextManager[Any]) -> float:
     try:
         with np.errstate(all="ignore"), holding:
-            return trail.fits(trail.again(lane))
+            return trail.off(trail.again(lane))
     except Exception:  # a fault may break anything; what it breaks is not what was recorded
-        return False
+        return np.inf
 
 
 def _rejected_rows(lane: Lane, scene: Scene) -> int:

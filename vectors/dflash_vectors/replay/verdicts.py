@@ -60,7 +60,7 @@ def _trail(round_: Round, rows: Rows) -> Trail:
         return np.append(licensed[: accepted + 1][: len(round_.licensed)], accepted)
 
     recorded = np.append(round_.licensed, round_.accepted)
-    return Trail(judge, lambda other: np.array_equal(other, recorded))
+    return Trail(judge, lambda other: 0.0 if np.array_equal(other, recorded) else np.inf)
 
 
 def keyed(
