@@ -118,7 +118,7 @@ SMALLEST_CAP = 20
 
 
 def _capped(rows: Array, cap: int) -> list[Taken]:
-    return [Taken("top", np.array(row), cap) for row in rows] if cap < SMALLEST_CAP else []
+    return [Taken("top", np.array(row), cap) for row in rows] if cap < min(SMALLEST_CAP, rows.shape[1]) else []
 
 
 WATCHED: dict[str, Callable[..., Sequence[Taken]]] = {
