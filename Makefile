@@ -9,7 +9,12 @@ IMPLEMENTATIONS := \
 	--implementation python:dflash_vectors.peers.authors:create \
 	--implementation python:dflash_vectors.peers.transformers_qwen3:create
 
-.PHONY: check test lint kill vectors wheel constraints clean
+JUDGED := \
+	--implementation python:dflash_vectors.implementations.reference:create \
+	--implementation python:dflash_accelerated.conformance:create \
+	--implementation python:dflash_vectors.peers.authors:create
+
+.PHONY: check test lint kill law vectors wheel constraints clean
 
 ## main job: generate the vectors, run every implementation at hand against them, print the verdict table
 check: $(READY)
@@ -28,6 +33,11 @@ lint: $(READY)
 ## every known fault against the vectors: 100 % must die
 kill: $(READY)
 	$(BIN)/python tools/kill_faults.py
+
+## the law of every draw and verify of the implementations at hand, and of engines that are wrong on purpose
+law: $(READY)
+	$(BIN)/python tools/check_law.py $(JUDGED) --samples 20000
+	$(BIN)/python tools/check_law.py --controls
 
 ## write the committed vectors again
 vectors: $(READY)

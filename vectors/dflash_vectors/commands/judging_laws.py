@@ -127,11 +127,14 @@ class Cost(judging.Begin):
     def _guess(self, runner: Runner, description: Description, sampled: Sequence[Law]) -> float:
         """Seconds that the sampled laws will take."""
         total, profile = 0.0, load_profile(description.profile)
+        trial = min(TRIAL, self._options.samples)
         for op in dict.fromkeys(law.op for law in sampled):
-            trial = next(judging.laws(op, profile, min(TRIAL, self._options.samples), self._options.seed))
+            next(judging.laws(op, profile, 1, self._options.seed)).judge(
+                runner, lambda _: None
+            )  # what is slow but once
             start = time.perf_counter()
-            trial.judge(runner, lambda _: None)
-            rate = (time.perf_counter() - start) / min(TRIAL, self._options.samples)
+            next(judging.laws(op, profile, trial, self._options.seed)).judge(runner, lambda _: None)
+            rate = (time.perf_counter() - start) / trial
             total += rate * self._options.samples * sum(law.op == op for law in sampled)
         return total
 
