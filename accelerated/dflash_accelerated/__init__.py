@@ -1,12 +1,14 @@
 """A PyTorch engine for DFlash pairs: independent of the reference, checked by the same vectors.
 
 `Engine.from_pretrained(target, draft)` reads two published folders, of DFlash or DFlash2; `generate`, `stream` and
-`decode_plain` run one request, `generate_batch`, `submit` and `step` several together. New targets, drafts and plans
+`decode_plain` run one request, `generate_batch`, `submit` and `step` several together;
+`checkpoint`, `fork` and `restore` keep what they hold. New targets, drafts and plans
 keep the protocols of `dflash_accelerated.protocols`.
 """
 
 from dflash_accelerated.engine import Engine
+from dflash_accelerated.images import Checkpoint
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.requests import Generation, Request, Round, RoundTrace
 
-__all__ = ["Engine", "Generation", "Numerics", "Request", "Round", "RoundTrace"]
+__all__ = ["Checkpoint", "Engine", "Generation", "Numerics", "Request", "Round", "RoundTrace"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from dflash_spec.errors import RequestError
 from torch import Tensor
 
+Given = TypeVar("Given")
 FP32 = np.finfo(np.float32)
 PRINTED_BITS = 128
 
@@ -76,3 +78,42 @@ def check_ids(name: str, ids: object, vocabulary: int) -> tuple[int, ...]:
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
         raise RequestError(f"{name} is {type(ids).__name__}, expected a sequence of token ids")
     return tuple(check_integer(f"{name}[{at}]", id_, 0, vocabulary - 1) for at, id_ in enumerate(ids))
+
+
+def check_allowed(ids: object, vocabulary: int) -> tuple[int, ...] | None:
+    """The only ids that may be said, None for all. Raises RequestError where there is none."""
+    allowed = None if ids is None else check_ids("allowed_tokens", ids, vocabulary)
+    if allowed is not None and not allowed:
+        raise RequestError("allowed_tokens has 0 ids, expected at least 1")
+    return allowed
+
+
+def check_callable(name: str, value: Given) -> Given:
+    """`value` if it can be called, or is None. Raises RequestError."""
+    if value is not None and not callable(value):
+        raise RequestError(f"{name} is {type(value).__name__}, expected a callable")
+    return value
+
+
+def check_pieces(given: Any, vocabulary: int) -> Callable[[int], bytes] | None:
+    """The bytes of each token as a callable, from one or from a list by id. Raises RequestError."""
+    if given is None or callable(given):
+        made: Callable[[int], bytes] | None = given
+        return made
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise RequestError(f"pieces is {type(given).__name__}, expected a list of bytes or a callable")
+    if len(given) < vocabulary or not all(isinstance(piece, bytes) for piece in given):
+        raise RequestError(f"pieces has {len(given)} items, expected the bytes of each of {vocabulary} tokens")
+    return given.__getitem__
+
+
+def check_strings(given: object, readable: bool) -> tuple[bytes, ...]:
+    """Stop strings as bytes, in order; they need a text that is `readable`. Raises RequestError."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise RequestError(f"stop_strings is {given!r}, expected a sequence of strings")
+    if given and not readable:
+        raise RequestError("stop_strings without pieces, expected the bytes of each token, to look for them in")
+    for at, string in enumerate(given):
+        if not isinstance(string, str | bytes) or not string:
+            raise RequestError(f"stop_strings[{at}] is {string!r}, expected text of at least one byte")
+    return tuple(string.encode() if isinstance(string, str) else string for string in given)

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from dflash_spec.errors import RequestError
+from dflash_spec.errors import DFlashError, RequestError, StateError
 
+from dflash_accelerated.images import Checkpoint, Images, left_to_feed
 from dflash_accelerated.protocols import Orchestrator
 from dflash_accelerated.requests import Request, Round, Running
+
+
+class Waiting(NamedTuple):
+    """A request that has no place yet."""
+
+    ticket: int
+    request: Request
+    start: Checkpoint | None
+    hold: bool
 
 
 class Batch:
     """Requests that share each round's forwards, at most `places` at a time; the others wait in order."""
 
-    def __init__(self, orchestrator: Orchestrator, places: int) -> None:
+    def __init__(self, orchestrator: Orchestrator, places: int, images: Images) -> None:
         self._orchestrator = orchestrator
         self._places = places
-        self._waiting: deque[tuple[int, Request]] = deque()
+        self._images = images
+        self._waiting: deque[Waiting] = deque()
         self._running: dict[int, Running] = {}
+        self._held: dict[int, Running] = {}
+        self._holds: set[int] = set()
         self._tickets = 0
 
     @property
@@ -25,11 +40,17 @@ class Batch:
         """Whether a request waits or runs."""
         return bool(self._waiting or self._running)
 
-    def submit(self, request: Request) -> int:
-        """Take a request in; its ticket names it in `step` and `cancel`."""
-        ticket = self._tickets
-        self._tickets += 1
-        self._waiting.append((ticket, request))
+    def submit(self, request: Request, start: Checkpoint | None = None, hold: bool = False) -> int:
+        """Take a request in; its ticket names it from then on.
+
+        It begins at the checkpoint `start`, if there is one. With `hold` it keeps its place when it has ended, so that
+        it can be kept, until it is cancelled. Raises StateError where the checkpoint is not one of this prompt.
+        """
+        if start:
+            image = self._images.get(start)
+            left_to_feed(request.prompt, image.tokens, *image.covered)
+        ticket = self._ticket()
+        self._waiting.append(Waiting(ticket, request, start, hold))
         return ticket
 
     def step(self) -> dict[int, Round]:
@@ -40,19 +61,79 @@ class Batch:
         tickets = list(self._running)
         rounds = dict(zip(tickets, self._orchestrator.round([self._running[ticket] for ticket in tickets]), strict=True)
                       if tickets else ())  # fmt: skip
-        while self._waiting and len(self._running) < self._places:
-            ticket, request = self._waiting.popleft()
-            self._running[ticket], rounds[ticket] = self._orchestrator.start(request)
-        for ticket in [ticket for ticket, made in rounds.items() if made.finish_reason]:
-            self._orchestrator.close(self._running.pop(ticket))
+        while self._waiting and self._taken < self._places:
+            waiting = self._waiting.popleft()
+            rounds[waiting.ticket] = self._start(waiting)
+        for ticket in [ticket for ticket, made in rounds.items() if made.finish_reason and ticket in self._running]:
+            running = self._running.pop(ticket)
+            if ticket in self._holds:
+                self._held[ticket] = running
+            else:
+                self._orchestrator.close(running)
         return rounds
 
     def cancel(self, ticket: int) -> None:
-        """Drop a request; what it has emitted stands. Raises RequestError for a ticket that neither waits nor runs."""
-        if ticket in self._running:
-            self._orchestrator.close(self._running.pop(ticket))
-            return
-        left = deque(each for each in self._waiting if each[0] != ticket)
+        """Drop a request; what it has emitted stands. Raises RequestError for a ticket that has left or never was."""
+        self._holds.discard(ticket)
+        for places in (self._running, self._held):
+            if ticket in places:
+                self._orchestrator.close(places.pop(ticket))
+                return
+        left = deque(each for each in self._waiting if each.ticket != ticket)
         if len(left) == len(self._waiting):
-            raise RequestError(f"ticket {ticket}, expected one of a request that waits or runs")
+            raise RequestError(f"ticket {ticket}, expected one of a request that waits, runs or is held")
         self._waiting = left
+
+    def arrange(self, tickets: Sequence[int]) -> None:
+        """The rows of the next round, in this order. Raises RequestError unless it names each running request once."""
+        if sorted(tickets) != sorted(self._running):
+            raise RequestError(f"tickets {list(tickets)}, expected {list(self._running)} in some order")
+        self._running = {ticket: self._running[ticket] for ticket in tickets}
+
+    def checkpoint(self, ticket: int) -> Checkpoint:
+        """Keep an image of a request, which goes on as it was. Raises StateError, and RequestError as `_own`."""
+        return self._images.put(self._orchestrator.keep(self._own(ticket)).copied())
+
+    def fork(self, ticket: int, seed: int | None) -> int:
+        """A second request that goes on from where this one stands: its ticket, in the next row.
+
+        Raises StateError for a request that has ended or cannot be forked, RequestError where there is no place.
+        """
+        running = self._own(ticket)
+        if ticket in self._held:
+            raise StateError(f"ticket {ticket} has ended, expected a request that goes on, to be forked")
+        if self._taken >= self._places:
+            raise RequestError(f"{self._taken} places are taken, expected fewer than {self._places}, for a fork")
+        other = self._orchestrator.fork(running, seed)
+        new = self._ticket()
+        self._running[new] = other
+        if ticket in self._holds:
+            self._holds.add(new)
+        return new
+
+    @property
+    def _taken(self) -> int:
+        return len(self._running) + len(self._held)
+
+    def _ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets - 1
+
+    def _own(self, ticket: int) -> Running:
+        """The sequence of a ticket. Raises RequestError for one that has none."""
+        running = self._running.get(ticket) or self._held.get(ticket)
+        if running is None:
+            raise RequestError(f"ticket {ticket}, expected one of a request that runs or is held")
+        return running
+
+    def _start(self, waiting: Waiting) -> Round:
+        """The first round of a request; an error without a free lane, or once its checkpoint is released."""
+        try:
+            image = self._images.get(waiting.start) if waiting.start else None
+            running, first = self._orchestrator.start(waiting.request, image)
+        except DFlashError as error:
+            return Round((), finish_reason="error", error=error)
+        self._running[waiting.ticket] = running
+        if waiting.hold:
+            self._holds.add(waiting.ticket)
+        return first

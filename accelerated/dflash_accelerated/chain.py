@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import cast
 
 import torch
+from dflash_spec.errors import StateError
 from torch import Tensor
 
 from dflash_accelerated import coins, masks, refusals, rounds
 from dflash_accelerated.counts import TokenCounts
 from dflash_accelerated.decisions import Decision, Turn, decide
+from dflash_accelerated.images import Image, check_settled, left_to_feed
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.protocols import (
     Block,
     ContextRows,
     Draft,
+    KeptState,
     LogitRows,
     Proposal,
     Segment,
@@ -34,35 +38,102 @@ class ChainOrchestrator:
 
     A request whose grammar fails, or whose logits decide nothing, ends with an error; the others go on.
 
-    Clauses: COMMIT-001, COMMIT-002, CTX-009, CTX-010, PROC-017 to PROC-019, STOP-001 to STOP-004, RNG-004 to RNG-006.
+    Clauses: COMMIT-001, COMMIT-002, CTX-009, CTX-010, PROC-017 to PROC-019, RNG-004 to RNG-006, STATE-003, STATE-007,
+    STATE-010, STOP-001 to STOP-004.
     Source: NInfer docs/maintainer/dflash.md; Infernix src/models/qwen3_5/program/decode.cpp; dflash 0.1.0
     dflash_generate.
     """
 
-    def __init__(self, target: Target, draft: Draft | None, numerics: Numerics) -> None:
+    def __init__(self, target: Target, draft: Draft | None, numerics: Numerics, lanes: int = 0) -> None:
+        """`lanes` is how many requests have token counts without further memory."""
         self._target = target
         self._draft = draft
         self._numerics = numerics
-        self._counts = TokenCounts(target.vocabulary.public, target.device)
+        self._counts = TokenCounts(target.vocabulary.public, target.device, lanes)
 
-    def start(self, request: Request) -> tuple[Running, Round]:
+    def start(self, request: Request, image: Image | None = None) -> tuple[Running, Round]:
+        running = self.open(request)
+        try:
+            if image:
+                start = left_to_feed(request.prompt, image.tokens, *image.covered)
+                self.load(running, image)
+            return running, self._first(running, self._prefill(running, start if image else 0))
+        except BaseException:
+            self.close(running)
+            raise
+
+    def open(self, request: Request) -> Running:
+        """A sequence that has processed nothing. Raises RequestError if no lane is free."""
         public, device = self._target.vocabulary.public, self._target.device
-        running = Running(
+        target = self._target.open(request.rows)
+        try:
+            draft = self._draft.open(request.rows) if self._draft else None
+        except BaseException:
+            target.close()
+            raise
+        return Running(
             request,
-            self._target.open(request.rows),
-            self._draft.open(request.rows) if self._draft else None,
+            target,
+            draft,
             StageLog() if request.observer else None,
             allowed=None if request.allowed is None else masks.of_ids(request.allowed, public, device),
             lane=self._counts.take() if request.sampling.penalised else None,
         )
-        prompt = len(request.prompt)
-        ids = torch.tensor(request.prompt, device=self._target.device)
-        for begin, end in pairwise([*range(0, prompt, request.prefill_chunk or prompt), prompt]):
-            self._catch_up([running])
+
+    def _prefill(self, running: Running, start: int) -> TargetStep:
+        """Process the prompt from position `start` on: what the target says after its last token."""
+        request = running.request
+        prompt, device = len(request.prompt), self._target.device
+        ids = torch.tensor(request.prompt, device=device)
+        step = TargetStep(running.tail, torch.empty(0, device=device))
+        for begin, end in pairwise([*range(start, prompt, request.prefill_chunk or prompt), prompt]):
+            self.catch_up([running])
             wanted: LogitRows = "last" if end == prompt else "none"
             (step,) = self._target.forward([Segment(running.target, ids[begin:end])], self._taps, wanted)
             running.pending = step.features
-        return running, self._first(running, step)
+        running.tail = step.logits
+        return step
+
+    def keep(self, running: Running) -> Image:
+        self.check(running)
+        draft = kept(running.draft).view() if running.draft else None
+        tail = cast(Tensor, running.tail)  # there is one wherever the rows are settled
+        return Image(kept(running.target).view(), draft, tail, running.processed)
+
+    def fork(self, running: Running, seed: int | None = None) -> Running:
+        image = self.keep(running)
+        request = running.request if seed is None else replace(running.request, seed=seed)
+        other = self.open(request)
+        try:
+            self.load(other, image)
+        except BaseException:
+            self.close(other)
+            raise
+        other.frontier, other.anchor, other.said, other.rounds = (
+            running.frontier, running.anchor, running.said, running.rounds
+        )  # fmt: skip
+        other.text, other.shown = running.text, running.shown
+        if running.lane is not None and other.lane is not None:
+            self._counts.give(other.lane)
+            other.lane = self._counts.copy(running.lane)
+        return other
+
+    def load(self, running: Running, image: Image) -> None:
+        """Bring back target, draft and tail together. No row is pending then."""
+        kept(running.target).load(image.target)
+        if running.draft and image.draft:
+            kept(running.draft).load(image.draft)
+        running.tail = image.tail.to(self._target.device, copy=True)
+
+    def check(self, running: Running) -> None:
+        """Make context of what is pending. Raises StateError where the sequence can be neither kept nor forked.
+
+        Clauses: STATE-001, STATE-002, STATE-008. Source: Infernix src/models/qwen3_5/program/transactions/capture.cpp.
+        """
+        self.catch_up([running])
+        frontier, rows = running.frontier, running.target.length
+        context = running.draft.length if running.draft else frontier
+        check_settled(frontier, min(rows, frontier), context, max(0, rows - frontier), running.tail is not None)
 
     def round(self, running: Sequence[Running]) -> list[Round]:
         proposals = self._propose(running)
@@ -105,7 +176,7 @@ class ChainOrchestrator:
         proposing = [at for at, extent in enumerate(extents) if extent]
         if self._draft is None or not proposing:
             return made
-        self._catch_up([running[at] for at in proposing])
+        self.catch_up([running[at] for at in proposing])
         blocks = [self._block(running[at], extents[at]) for at in proposing]
         for at, proposal in zip(proposing, self._draft.propose(blocks, self._target.vocabulary), strict=True):
             made[at] = proposal.first(extents[at])
@@ -124,7 +195,7 @@ class ChainOrchestrator:
         drafts = request.drafts if self._draft else 0
         return rounds.extent(self._numerics.profile, drafts, running.remaining, request.capacity, running.frontier)
 
-    def _catch_up(self, running: Sequence[Running]) -> None:
+    def catch_up(self, running: Sequence[Running]) -> None:
         """Make pending features context, so that it reaches each sequence's processed rows."""
         if self._draft is None:
             return
@@ -154,10 +225,10 @@ class ChainOrchestrator:
         (decision,) = self._judge([running], [nothing], [step], [allowed], toss)
         if isinstance(decision, Exception):
             return Round((), finish_reason="error", error=decision)
-        kept = rounds.preview(decision.licensed, running.request.stop_ids, running.remaining)
+        ending = running.ending(decision.licensed)
         self._count([running], [decision.licensed])
-        running.emit(tuple(decision.licensed), prompt)
-        return Round(running.said, finish_reason=running.finish_reason() if kept.terminal else None)
+        text = running.emit(tuple(decision.licensed), prompt, ending)
+        return Round(running.said, finish_reason=ending.reason, text=text)
 
     def _decide(
         self, running: Sequence[Running], proposals: Sequence[Proposal], steps: Sequence[TargetStep],
@@ -211,14 +282,12 @@ class ChainOrchestrator:
         if isinstance(decision, Exception):
             return Round((), proposed, 0, "error", decision)
         licensed = decision.licensed
-        kept = rounds.preview(licensed, running.request.stop_ids, running.remaining)
-        committed = rounds.commit(anchor, licensed, kept.kept, frontier)
-        running.target.rollback(committed.frontier)
-        running.pending = rounds.pending(step.features, frontier, kept.kept).features
-        tokens = tuple(licensed[: kept.kept])
-        running.emit(tokens, committed.frontier)
+        ending = running.ending(licensed)
+        committed = commit(running, step, licensed, ending.kept)
+        tokens = tuple(licensed[: ending.kept])
+        text = running.emit(tokens, committed.frontier, ending)
         running.rounds += 1
-        return Round(tokens, proposed, decision.accepted, running.finish_reason() if kept.terminal else None)
+        return Round(tokens, proposed, decision.accepted, ending.reason, text=text)
 
     def _trace(self, running: Running, step: TargetStep, frontier: int, anchor: int) -> None:
         """Show the round to the request's observer, if it has one."""
@@ -234,3 +303,20 @@ def _scores(step: TargetStep) -> Tensor:
 
 def _draft_state(running: Running) -> SequenceState:
     return cast(SequenceState, running.draft)  # opened wherever there is a draft
+
+
+def commit(running: Running, step: TargetStep, licensed: Sequence[int], count: int) -> rounds.Commit:
+    """Bring target, pending features and tail of a sequence to the end of a round that keeps `count` tokens."""
+    frontier = running.frontier
+    done = rounds.commit(running.anchor, licensed, count, frontier)
+    running.target.rollback(done.frontier)
+    running.pending = rounds.pending(step.features, frontier, count).features
+    running.tail = rounds.continuation(_scores(step), count, running.tail)
+    return done
+
+
+def kept(state: SequenceState) -> KeptState:
+    """A state that can be kept. Raises StateError for one of an adapter that does not know how."""
+    if not isinstance(state, KeptState):
+        raise StateError(f"a {type(state).__name__}, expected a state with view and load, to be kept")
+    return state

@@ -7,35 +7,40 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dflash_accelerated.lanes import Lanes
+
 
 class TokenCounts:
     """Counts I32 [lanes, public]: a request with penalties has a lane for as long as it runs.
 
-    There are as many lanes as such requests have been open at once.
-
     Clause: PROC-017. Source: Infernix src/models/qwen3_5/program/prefill.cpp, decode.cpp.
     """
 
-    def __init__(self, public: int, device: torch.device) -> None:
-        """No lane yet, for ids [0, public)."""
-        self.held = torch.zeros(0, public, dtype=torch.int32, device=device)
-        self._free: list[int] = []
+    def __init__(self, public: int, device: torch.device, lanes: int = 0) -> None:
+        """`lanes` lanes for ids [0, public). There are more only if more such requests are open at once."""
+        self.held = torch.zeros(lanes, public, dtype=torch.int32, device=device)
+        self._lanes = Lanes(lanes)
 
     def take(self, emitted: Sequence[int] = ()) -> int:
         """A lane that holds the counts of the tokens `emitted`; a request's prompt is none of them."""
-        if not self._free:
-            lanes = len(self.held)
-            more = max(1, lanes)
+        if not self._lanes.free:
+            more = max(1, self._lanes.count)
             self.held = torch.cat((self.held, self.held.new_empty((more, self.held.shape[1]))))
-            self._free = list(range(lanes, lanes + more))
-        lane = self._free.pop(0)
+            self._lanes.add(more)
+        lane = self._lanes.take()
         self.held[lane] = 0
         self.add([lane] * len(emitted), emitted)
         return lane
 
+    def copy(self, lane: int) -> int:
+        """Another lane, with the counts of this one."""
+        other = self.take()
+        self.held[other] = self.held[lane]
+        return other
+
     def give(self, lane: int) -> None:
         """Give a lane back."""
-        self._free.append(lane)
+        self._lanes.give(lane)
 
     def add(self, lanes: Sequence[int], tokens: Sequence[int]) -> None:
         """Count `tokens`, each in the lane at its place."""

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 import torch
-from dflash_spec.checkpoint import Checkpoint
+from dflash_spec import checkpoint as folders
 from dflash_spec.config import (
     DFlash2Config,
     DraftConfig,
@@ -28,20 +28,29 @@ from dflash_spec.registry import PROFILES, Profile, load_profile
 from torch import Tensor
 
 from dflash_accelerated import weights
-from dflash_accelerated.arguments import check_ids, check_integer
+from dflash_accelerated.arguments import (
+    check_allowed,
+    check_callable,
+    check_ids,
+    check_integer,
+    check_pieces,
+    check_strings,
+)
 from dflash_accelerated.batch import Batch
 from dflash_accelerated.chain import ChainOrchestrator
+from dflash_accelerated.images import Checkpoint, Images
 from dflash_accelerated.masks import Grammar
 from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.dflash2 import DFlash2Draft
 from dflash_accelerated.models.qwen3 import Qwen3Target
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.protocols import Draft, Orchestrator, Target
-from dflash_accelerated.requests import Generation, Observer, Request, Round
+from dflash_accelerated.protocols import Draft, Orchestrator, Reserving, Target
+from dflash_accelerated.requests import Generation, Observer, Pieces, Request, Round
 from dflash_accelerated.settings import Sampling
 
 SEED_LIMIT = 2**64 - 1
 BATCH_LIMIT = 8
+CHECKPOINTS = 16
 CONTEXT_LIMIT = 2**31 - 1
 
 Ids = Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor
@@ -63,6 +72,9 @@ class Options(TypedDict, total=False):
     frequency_penalty: float
     allowed_tokens: Ids | None
     grammar: Grammar | None
+    pieces: Sequence[bytes] | Pieces | None
+    stop_strings: Sequence[str | bytes]
+    show_stop: bool
 
 
 class Engine:
@@ -81,11 +93,13 @@ class Engine:
         max_context: int,
         stop_ids: Sequence[int] = (),
         max_batch: int = BATCH_LIMIT,
+        max_checkpoints: int = CHECKPOINTS,
     ) -> None:
         """An engine from adapters. `draft_tokens` is K, the most proposals of a round.
 
         `max_context` is how many tokens a sequence may process, `stop_ids` what ends an answer where a request names
-        none, and `max_batch` how many requests share a round's forwards, 1 to 8. Raises RequestError.
+        none, and `max_batch` how many requests share a round's forwards and how many sequences are open at once, 1 to
+        8; `max_checkpoints` is how many images are held. Raises RequestError.
         """
         _check_profile(numerics.profile)
         self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
@@ -95,9 +109,13 @@ class Engine:
         self.target = target
         self.draft = draft
         self.max_batch = check_integer("max_batch", max_batch, 1, BATCH_LIMIT)
-        self._speculative = ChainOrchestrator(target, draft, numerics)
-        self._plain = ChainOrchestrator(target, None, numerics)
-        self._submitted = Batch(self._speculative, self.max_batch)
+        for adapter in (target, draft):
+            if isinstance(adapter, Reserving):
+                adapter.reserve(self.max_batch, self.max_context + 1)
+        self._speculative = ChainOrchestrator(target, draft, numerics, self.max_batch)
+        self._plain = ChainOrchestrator(target, None, numerics, self.max_batch)
+        self._images = Images(check_integer("max_checkpoints", max_checkpoints, 0, CONTEXT_LIMIT))
+        self._submitted = Batch(self._speculative, self.max_batch, self._images)
 
     @staticmethod
     def from_pretrained(
@@ -111,6 +129,7 @@ class Engine:
         public_tokens: int | None = None,
         proposal_ids: Sequence[int] | None = None,
         max_batch: int = BATCH_LIMIT,
+        max_checkpoints: int = CHECKPOINTS,
     ) -> Engine:
         """An engine from two published folders: config.json, and model.safetensors or its shards.
 
@@ -134,8 +153,8 @@ class Engine:
         public = target_config.vocab_size if public_tokens is None else public_tokens
         public = check_integer("public_tokens", public, 1, target_config.vocab_size)
         index = _proposal_index(rules, target_config, draft_config, public, proposal_ids)
-        target_weights = weights.load(Checkpoint.open(target_dir), target_tensors(target_config))
-        draft_weights = weights.load(Checkpoint.open(draft_dir), draft_tensors(draft_config))
+        target_weights = weights.load(folders.Checkpoint.open(target_dir), target_tensors(target_config))
+        draft_weights = weights.load(folders.Checkpoint.open(draft_dir), draft_tensors(draft_config))
         if dtype is None:
             dtype = weights.common_dtype(target_weights["model.embed_tokens.weight"], draft_weights["fc.weight"])
         numerics = Numerics.of(rules, dtype)
@@ -148,6 +167,7 @@ class Engine:
             max_context=check_integer("max_context", longest if max_context is None else max_context, 1, longest),
             stop_ids=target_config.stop_ids,
             max_batch=max_batch,
+            max_checkpoints=max_checkpoints,
         )
 
     def generate(self, prompt_ids: Ids, max_new_tokens: int, **options: Unpack[Options]) -> Generation:
@@ -172,16 +192,19 @@ class Engine:
 
             engine.generate_batch([engine.request(prompt, 100, seed=seed) for seed, prompt in enumerate(prompts)])
         """
-        batch = Batch(self._speculative, self.max_batch)
+        batch = Batch(self._speculative, self.max_batch, self._images)
         made: dict[int, list[Round]] = {batch.submit(request): [] for request in requests}
         while batch.busy:
             for ticket, latest in batch.step().items():
                 made[ticket].append(latest)
         return [Generation.of(each) for each in made.values()]
 
-    def submit(self, request: Request) -> int:
-        """Let a request join those that `step` advances, as soon as one of `max_batch` places is free; its ticket."""
-        return self._submitted.submit(request)
+    def submit(self, request: Request, hold: bool = False) -> int:
+        """Let a request join those that `step` advances, as soon as one of `max_batch` places is free; its ticket.
+
+        With `hold` it keeps its place after its end, for `checkpoint`, until `cancel`.
+        """
+        return self._submitted.submit(request, hold=hold)
 
     def step(self) -> dict[int, Round]:
         """One round of every submitted request, in joint forwards, by ticket; the last has a `finish_reason`.
@@ -191,8 +214,48 @@ class Engine:
         return self._submitted.step()
 
     def cancel(self, ticket: int) -> None:
-        """Drop a submitted request. Raises RequestError for a ticket that has ended or never was."""
+        """Drop a submitted request. Raises RequestError for a ticket that has left or never was."""
         self._submitted.cancel(ticket)
+
+    def arrange(self, tickets: Sequence[int]) -> None:
+        """Put the rows of the next joint round in another order. Raises RequestError unless each ticket stands once.
+
+        No answer depends on it, but for the order in which a library's product adds.
+        """
+        self._submitted.arrange(tickets)
+
+    def checkpoint(self, ticket: int) -> Checkpoint:
+        """Keep what target and draft hold of a submitted request, between two steps; the request goes on as it was.
+
+        The image covers all tokens but the last one, which no model has read yet: `Checkpoint.tokens`. Raises
+        StateError where all `max_checkpoints` are held, or where the last round ended with an error; RequestError for a
+        ticket that does not run and is not held.
+        """
+        return self._submitted.checkpoint(ticket)
+
+    def fork(self, ticket: int, seed: int | None = None) -> int:
+        """A second request that goes on from where this one stands, by another `seed` if there is one; its ticket.
+
+        Neither sees from then on what the other writes. Raises StateError for a request that has ended, RequestError
+        where no place is free.
+        """
+        return self._submitted.fork(ticket, None if seed is None else check_integer("seed", seed, 0, SEED_LIMIT))
+
+    def restore(self, checkpoint: Checkpoint, request: Request, hold: bool = False) -> int:
+        """Submit a request whose prompt begins with the checkpoint's tokens; these are not read again.
+
+        Raises StateError for a checkpoint that was released or is of another text. A request that waits while its
+        checkpoint is released ends with that error.
+        """
+        return self._submitted.submit(request, checkpoint, hold)
+
+    def replicate(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> Checkpoint:
+        """A bit-exact copy of an image in host memory (or on a device), by a name of its own. Raises StateError."""
+        return self._images.replicate(checkpoint, torch.device(device))
+
+    def release(self, checkpoint: Checkpoint) -> None:
+        """Give an image back; its name is refused from then on. Raises StateError for one that was released."""
+        self._images.release(checkpoint)
 
     def stream(self, prompt_ids: Ids, max_new_tokens: int, **options: Unpack[Options]) -> Generator[Round, None, None]:
         """The rounds of `generate`, each as it is finished; the first holds the token after the prompt alone.
@@ -223,6 +286,9 @@ class Engine:
         frequency_penalty: float = 0.0,
         allowed_tokens: Ids | None = None,
         grammar: Grammar | None = None,
+        pieces: Sequence[bytes] | Pieces | None = None,
+        stop_strings: Sequence[str | bytes] = (),
+        show_stop: bool = False,
     ) -> Request:
         """The arguments of `generate`, checked, for `generate_batch` and `submit`. Raises RequestError.
 
@@ -238,17 +304,19 @@ class Engine:
         `grammar` is called with the tokens emitted so far, proposals under test included, and gives the mask, bool
         [public], of what may follow; it is never called with a text that it forbids.
 
+        `pieces` are the bytes of each token, a list by id or a callable; with them rounds have a `text`. The first of
+        `stop_strings` in it ends the answer and is cut off. A stop id's own piece is part of it only if `show_stop`.
+
         Numbers count by their FP32 value. Integers and numbers may be NumPy scalars.
         """
         public = self.target.vocabulary.public
         prompt = check_ids("prompt_ids", prompt_ids, public)
         if not 1 <= len(prompt) <= self.max_context:
             raise RequestError(f"prompt_ids has {len(prompt)} tokens, expected 1 to {self.max_context}")
-        allowed = None if allowed_tokens is None else check_ids("allowed_tokens", allowed_tokens, public)
-        if allowed is not None and not allowed:
-            raise RequestError("allowed_tokens has 0 ids, expected at least 1")
-        if grammar is not None and not callable(grammar):
-            raise RequestError(f"grammar is {type(grammar).__name__}, expected a callable")
+        chunk = (
+            prefill_chunk if prefill_chunk is None else check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
+        )
+        drafts = self.draft_tokens if draft_tokens is None else draft_tokens
         sampling = (temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty)
         return Request(
             prompt=prompt,
@@ -256,16 +324,15 @@ class Engine:
             sampling=Sampling.checked(self.numerics.profile, *sampling),
             seed=check_integer("seed", seed, 0, SEED_LIMIT),
             stop_ids=frozenset(self.stop_ids if stop_ids is None else check_ids("stop_ids", stop_ids, public)),
-            prefill_chunk=None
-            if prefill_chunk is None
-            else check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT),
+            prefill_chunk=chunk,
             capacity=self.max_context,
-            drafts=self.draft_tokens
-            if draft_tokens is None
-            else check_integer("draft_tokens", draft_tokens, 0, self.draft_tokens),
+            drafts=check_integer("draft_tokens", drafts, 0, self.draft_tokens),
             observer=observer,
-            allowed=allowed,
-            grammar=grammar,
+            allowed=check_allowed(allowed_tokens, public),
+            grammar=check_callable("grammar", grammar),
+            pieces=check_pieces(pieces, public),
+            stop_strings=check_strings(stop_strings, pieces is not None),
+            show_stop=bool(show_stop),
         )
 
 

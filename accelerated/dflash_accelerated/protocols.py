@@ -9,15 +9,17 @@ Row counts may differ between items.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, device
 
+from dflash_accelerated.lanes import Snapshot
 from dflash_accelerated.ops.acceptance import SparseLaw
 from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.settings import Sampling
 
 if TYPE_CHECKING:
+    from dflash_accelerated.images import Image
     from dflash_accelerated.requests import Request, Round, Running
 
 Recorder = Callable[[str, Tensor], None]
@@ -40,6 +42,25 @@ class SequenceState(Protocol):
 
     def close(self) -> None:
         """Give back whatever the sequence holds. It is not used again."""
+
+
+@runtime_checkable
+class KeptState(SequenceState, Protocol):
+    """A sequence state that can be kept, forked and restored."""
+
+    def view(self) -> Snapshot:
+        """All that positions [0, length) need, without a copy: it is copied before the state goes on."""
+
+    def load(self, held: Snapshot) -> None:
+        """Hold what another state of this adapter held, and nothing else. Raises StateError where it does not fit."""
+
+
+@runtime_checkable
+class Reserving(Protocol):
+    """A target or draft whose buffers are reserved once."""
+
+    def reserve(self, lanes: int, capacity: int) -> None:
+        """From now on have buffers for `lanes` sequences of `capacity` rows, and open no more. An engine asks once."""
 
 
 class Vocabulary(Protocol):
@@ -163,11 +184,20 @@ class Draft(Protocol):
 class Orchestrator(Protocol):
     """The plan of a request: prefill, rounds, ends. It alone moves sequences from one frontier to the next."""
 
-    def start(self, request: Request) -> tuple[Running, Round]:
-        """Open states, prefill the prompt and emit the first token."""
+    def start(self, request: Request, image: Image | None = None) -> tuple[Running, Round]:
+        """Open states, prefill the prompt and emit the first token.
+
+        What an `image` of the prompt's beginning holds is not processed again. Raises StateError if it is another's.
+        """
 
     def round(self, running: Sequence[Running]) -> list[Round]:
         """Advance every sequence by one round, in joint forwards. None of them has ended."""
+
+    def keep(self, running: Running) -> Image:
+        """An image of where a sequence stands, ended or not. Raises StateError where it cannot be kept."""
+
+    def fork(self, running: Running, seed: int | None) -> Running:
+        """A sequence that goes on from here and shares nothing with this one. Raises StateError as `keep`."""
 
     def close(self, running: Running) -> None:
         """Release a sequence, ended or not. What it has emitted stands."""

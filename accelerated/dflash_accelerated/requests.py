@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from dflash_spec.errors import RequestError
@@ -13,8 +12,7 @@ from torch import Tensor
 from dflash_accelerated.masks import Grammar
 from dflash_accelerated.protocols import Recorder, SequenceState
 from dflash_accelerated.settings import Sampling
-
-FinishReason = Literal["stop", "length", "capacity", "error"]
+from dflash_accelerated.stops import Ending, FinishReason, scan, settled
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class RoundTrace:
 
 
 Observer = Callable[[RoundTrace], None]
+Pieces = Callable[[int], bytes]
+"""From a token to the bytes that it adds to the text."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Request:
 
     `capacity` is how many tokens the sequence may process: positions [0, capacity). `drafts` is K, the most proposals
     of a round. Every token is one of `allowed`, where there are such, and one that the `grammar` lets follow.
+    `stop_strings` are looked for in the text that `pieces` give; it shows a stop id's own piece only if `show_stop`.
     """
 
     prompt: tuple[int, ...]
@@ -57,11 +58,19 @@ class Request:
     observer: Observer | None = None
     allowed: tuple[int, ...] | None = None
     grammar: Grammar | None = None
+    pieces: Pieces | None = None
+    stop_strings: tuple[bytes, ...] = ()
+    show_stop: bool = False
+
+    @property
+    def room(self) -> int:
+        """How many tokens the capacity lets it emit: the last one is not processed."""
+        return self.capacity - len(self.prompt) + 1
 
     @property
     def budget(self) -> int:
-        """How many tokens it may emit, by its own limit and by the room: the last one is not processed."""
-        return min(self.max_new_tokens, self.capacity - len(self.prompt) + 1)
+        """How many tokens it may emit, by its own limit and by the room."""
+        return min(self.max_new_tokens, self.room)
 
     @property
     def rows(self) -> int:
@@ -75,7 +84,8 @@ class Round:
 
     `tokens` are the kept ones; `accepted` of the `proposals` matched. The prefill's round holds the first token alone,
     with no proposals and `accepted` None. `finish_reason` is set in the last round. Where that is `error`, no token of
-    the round could be decided, and `error` says why.
+    the round could be decided, and `error` says why. `text` is what the round adds to the text, where the request has
+    pieces; what may yet turn out to be a stop string is held back until that is known.
     """
 
     tokens: tuple[int, ...]
@@ -83,11 +93,12 @@ class Round:
     accepted: int | None = None
     finish_reason: FinishReason | None = None
     error: Exception | None = None
+    text: bytes = b""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A whole answer: `tokens` emitted, and per round the proposals and how many of them were accepted.
+    """A whole answer: `tokens` emitted, their `text`, and per round the proposals and how many of them were accepted.
 
     `accepted` counts matching proposals, also in a last round that a stop id or the budget then cut shorter.
     """
@@ -96,6 +107,7 @@ class Generation:
     accepted: tuple[int, ...]
     proposals: tuple[tuple[int, ...], ...]
     finish_reason: FinishReason
+    text: bytes = b""
 
     @staticmethod
     def of(rounds: Sequence[Round]) -> Generation:
@@ -111,6 +123,7 @@ class Generation:
             tuple(accepted for accepted, _ in counted),
             tuple(proposals for _, proposals in counted),
             reason,
+            b"".join(each.text for each in rounds),
         )
 
 
@@ -135,8 +148,9 @@ class StageLog:
 class Running:
     """One request on its way. Positions [0, frontier) are processed; `anchor` stands at `frontier`, unprocessed.
 
-    `pending` are features of processed rows that are not yet the draft's context. `said` are the tokens emitted so far,
-    `allowed` bool [public] is the request's own mask, and `lane` holds the token counts of one with penalties.
+    `pending` are features of processed rows that are not yet the draft's context, and `tail` the target's logits LOGIT
+    [1, V] after the last of these rows. `said` are the tokens emitted so far, `allowed` bool [public] is the request's
+    own mask, and `lane` holds the token counts of one with penalties. Of the `text`, `shown` bytes are published.
     """
 
     request: Request
@@ -150,6 +164,9 @@ class Running:
     pending: Tensor | None = None
     allowed: Tensor | None = None
     lane: int | None = None
+    tail: Tensor | None = None
+    text: bytes = b""
+    shown: int = 0
 
     @property
     def remaining(self) -> int:
@@ -160,13 +177,34 @@ class Running:
     def record(self) -> Recorder | None:
         return self.log.record if self.log else None
 
-    def emit(self, tokens: tuple[int, ...], frontier: int) -> None:
-        """Move on to `frontier`, where the last of the tokens just emitted stands as the anchor."""
+    @property
+    def processed(self) -> tuple[int, ...]:
+        """The tokens at positions [0, frontier)."""
+        return (*self.request.prompt, *self.said)[: self.frontier]
+
+    def ending(self, licensed: Sequence[int]) -> Ending:
+        """How a round of these tokens ends. Of more than may still be emitted the first ones count."""
+        request, tokens = self.request, licensed[: self.remaining]
+        left = (request.max_new_tokens - len(self.said), request.room - len(self.said))
+        pieces = [request.pieces(token) for token in tokens] if request.pieces else [b""] * len(tokens)
+        # No stop string reaches further back.
+        reach = max(0, len(self.text) + 1 - max(map(len, request.stop_strings), default=1))
+        before = self.text[reach:]
+        found = scan(tokens, pieces, before, request.stop_strings, request.stop_ids, request.show_stop, *left)
+        return found._replace(text_end=reach + found.text_end)
+
+    def emit(self, tokens: tuple[int, ...], frontier: int, ending: Ending) -> bytes:
+        """Move on to `frontier`, where the last of the tokens just emitted stands as the anchor: what is shown of them.
+
+        A stop string may begin in text before them, which was then held back.
+        """
         self.anchor, self.frontier = tokens[-1], frontier
         self.said += tokens
-
-    def finish_reason(self) -> FinishReason:
-        """Why a sequence ended, when it has."""
-        if self.anchor in self.request.stop_ids:
-            return "stop"
-        return "length" if len(self.said) == self.request.max_new_tokens else "capacity"
+        if not self.request.pieces:
+            return b""
+        self.text = (self.text + b"".join(map(self.request.pieces, tokens)))[: ending.text_end]
+        shown, self.shown = (
+            self.shown,
+            len(self.text) if ending.reason else settled(self.text, self.request.stop_strings),
+        )
+        return self.text[shown : self.shown]

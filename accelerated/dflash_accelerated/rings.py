@@ -11,6 +11,7 @@ from torch import Tensor
 from dflash_accelerated.lanes import Lanes, Snapshot
 from dflash_accelerated.memory import Context, KvCache
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import ring
 from dflash_accelerated.ops.attention import Rows
 
 
@@ -52,15 +53,14 @@ class Rings:
 
     def write(self, lanes: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put rows [T, L, KV, D] into lanes I64 [T] at absolute positions I64 [T]; no slot of a lane occurs twice."""
-        slots = positions % self.slots
+        slots = ring.slots(positions, self.slots)
         self.keys[lanes, :, slots] = keys
         self.values[lanes, :, slots] = values
 
     def read(self, lane: int, layer: int, length: int) -> Context:
         """What lives of one layer before position `length`: the last S positions, in the order of their slots."""
-        slots = torch.arange(min(length, self.slots), device=self.keys.device)
-        positions = slots if length <= self.slots else length - 1 - (length - 1 - slots) % self.slots
-        key, value = (held[lane, layer, : len(slots)].transpose(0, 1) for held in (self.keys, self.values))
+        positions = ring.positions_held(length, self.slots, self.keys.device)
+        key, value = (held[lane, layer, : len(positions)].transpose(0, 1) for held in (self.keys, self.values))
         return Context(Rows(key, value), positions)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,13 +37,6 @@ class Columns(NamedTuple):
     ids: list[int]
     positions: list[int]
     live: int
-
-
-class Kept(NamedTuple):
-    """How many licensed tokens are kept, and whether the request ends with them."""
-
-    kept: int
-    terminal: bool
 
 
 class Commit(NamedTuple):
@@ -146,18 +139,6 @@ def decode_key(frontier: int) -> DrawKey:
     return DrawKey(frontier, DECODE)
 
 
-def preview(licensed: Sequence[int], stop_ids: Collection[int], remaining: int) -> Kept:
-    """Keep up to the first stop id, itself included, and at most `remaining`.
-
-    Clauses: STOP-001, STOP-002, STOP-003. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 dflash_generate.
-    """
-    allowed = licensed[:remaining]
-    stop = next((at for at, token in enumerate(allowed) if token in stop_ids), None)
-    if stop is not None:
-        return Kept(stop + 1, True)
-    return Kept(len(allowed), len(allowed) == remaining)
-
-
 def counted(licensed: Sequence[int], kept: int, own_law: bool) -> Sequence[int]:
     """Which tokens of a round the token counts take in: all that were licensed, or where proposals were drawn from a
     law of their own, those that were kept.
@@ -186,3 +167,13 @@ def pending(captured: Tensor, frontier: int, committed: int) -> Pending:
     """
     after = frontier + committed
     return Pending(captured[:committed], list(range(frontier, after)), after)
+
+
+def continuation(columns: Tensor, kept: int, previous: Tensor | None) -> Tensor | None:
+    """What the target says after the last row that is kept, of a verify's columns [W, ...]: [1, ...].
+
+    Where no row is kept that is what it said before.
+
+    Clause: COMMIT-016. Source: NInfer docs/maintainer/dflash.md.
+    """
+    return columns[kept - 1 : kept] if kept else previous

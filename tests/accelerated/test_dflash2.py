@@ -39,7 +39,7 @@ PROMPT = [9, 31, 2, 50, 50, 7, 12]
 
 def test_dflash2_is_dflash_except_in_these_functions() -> None:
     own = {name for name, member in vars(DFlash2Draft).items() if callable(member)}
-    assert own == {"__init__", "open", "_columns", "_materialize", "_layer", "_choose", "_uniforms"}
+    assert own == {"__init__", "open", "reserve", "_columns", "_materialize", "_layer", "_choose", "_uniforms"}
     assert own - vars(DFlashDraft).keys() == {"_uniforms"}
 
 
@@ -208,25 +208,27 @@ def test_rings_hold_the_last_rows_however_they_came(
 
 def test_lanes_are_used_again_and_more_lanes_move_no_row() -> None:
     numerics = Numerics.of(load_profile("ninfer"))
-    rings = Rings.empty(2, 3, 1, 4, numerics, CPU)
-    first = rings.take()
+    rings = Rings.empty(2, 3, 1, 4, numerics, CPU, lanes=1)
+    first = rings.lanes.take()
     rows = torch.arange(24, dtype=torch.float32).view(3, 2, 1, 4).to(torch.bfloat16)
     rings.write(torch.full((3,), first), torch.tensor([4, 5, 6]), rows, rows.to(torch.float16))
-    second, third = rings.take(), rings.take()
+    with pytest.raises(RequestError, match="1 sequences are open, expected fewer: no lane is free"):
+        rings.lanes.take()
+    rings.reserve(3)
+    second, third = rings.lanes.take(), rings.lanes.take()
     assert len({first, second, third}) == 3
     key, value = rings.read(first, 1, 7).rows
     assert rings.read(first, 1, 7).positions.tolist() == [6, 4, 5]
     assert key[0, :, 0].tolist() == value[0, :, 0].tolist() == [20.0, 4.0, 12.0]
-    rings.give(second)
-    rings.give(third)
-    assert {rings.take(), rings.take(), rings.take()} >= {second, third}
+    rings.lanes.give(second)
+    rings.lanes.give(third)
+    assert {rings.lanes.take(), rings.lanes.take()} == {second, third}
 
 
 def test_a_lane_takes_the_bytes_that_are_planned_for_it() -> None:
     numerics = Numerics.of(load_profile("ninfer"))
     assert lane_bytes(5, 8, 128, 2048, numerics) == 41_943_040
-    rings = Rings.empty(3, 7, 2, 6, numerics, CPU)
-    rings.take()
+    rings = Rings.empty(3, 7, 2, 6, numerics, CPU, lanes=1)
     assert rings.keys.nbytes + rings.values.nbytes == lane_bytes(3, 2, 6, 7, numerics)
 
 
@@ -234,7 +236,7 @@ def test_a_closed_sequence_leaves_nothing_to_the_next_one_in_its_lane(random_pai
     engine = load(random_pair2, draft_tokens=4)
     assert isinstance(engine.draft, DFlash2Draft)
     clean = engine.generate(PROMPT, 30, stop_ids=[])
-    assert engine.draft.rings.free == len(engine.draft.rings.keys) == 1
+    assert engine.draft.rings.lanes.free == len(engine.draft.rings.keys) == engine.max_batch
     engine.draft.rings.keys.fill_(torch.nan)
     engine.draft.rings.values.fill_(torch.nan)
     assert engine.generate(PROMPT, 30, stop_ids=[]) == clean

@@ -1,6 +1,7 @@
 """The engine as an implementation that vectors can check: `dflash_accelerated.conformance:create`.
 
-Each op is answered by the very functions that `Engine` runs; nothing is computed here that the engine does not compute.
+Each op is answered by the very functions that `Engine` runs; nothing is computed here that the engine does not compute,
+but for storage that it has no use for itself (pages, feature rings, split heads): such an op has a folder in `ops`.
 Profiles that are stated on some ops only are answered on these.
 """
 
@@ -16,13 +17,26 @@ from dflash_spec.errors import DFlashError, UnsupportedError
 from dflash_spec.registry import load_ops, load_profile
 from dflash_spec.tensors import FLOATS, Array
 
-from dflash_accelerated.conformance import blocks, dflash2, layers, models, primitives, sampling, verification
+from dflash_accelerated.conformance import (
+    blocks,
+    dflash2,
+    layers,
+    models,
+    primitives,
+    rings,
+    sampling,
+    states,
+    steps,
+    verification,
+)
 from dflash_accelerated.conformance.call import Answer, Call, to_arrays
 from dflash_accelerated.numerics import Numerics
 
+DECIDING = rings.HANDLERS | steps.HANDLERS | states.HANDLERS
+"""Those that also say where they refuse nothing."""
 HANDLERS = (
     primitives.HANDLERS | blocks.HANDLERS | layers.HANDLERS | sampling.HANDLERS | verification.HANDLERS
-    | models.HANDLERS | dflash2.HANDLERS
+    | models.HANDLERS | dflash2.HANDLERS | DECIDING
 )  # fmt: skip
 
 READ = ("read_draft", "convert_draft", "read_dflash2", "convert_dflash2", "read_target", "check_folder", "width")
@@ -65,6 +79,8 @@ class Implementation:
         may_refuse = op in HANDLERS and any(spec.name == "refused" for spec in declared.outputs)
         try:
             answer = self._answer(op, inputs)
+            if may_refuse and op in DECIDING:
+                answer["refused"] = 0
         except UnsupportedError:
             raise
         except DFlashError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from dflash_accelerated import rounds
+from dflash_accelerated import rounds, stops
 from dflash_accelerated.conformance.call import Answer, Call
 from dflash_accelerated.models import dflash, qwen3
 
@@ -54,8 +54,12 @@ def _pending(call: Call) -> Answer:
 
 
 def _preview(call: Call) -> Answer:
-    kept = rounds.preview(call.integers("licensed"), call.integers("stop_ids"), call.integer("remaining"))
-    return {"kept": kept.kept, "terminal": int(kept.terminal)}
+    """The end of a round whose tokens have no text."""
+    remaining = call.integer("remaining")
+    licensed = call.integers("licensed")[: max(0, remaining)]
+    left = (remaining, remaining)
+    ending = stops.scan(licensed, [b""] * len(licensed), b"", (), call.integers("stop_ids"), False, *left)
+    return {"kept": ending.kept, "terminal": int(ending.reason is not None)}
 
 
 def _commit(call: Call) -> Answer:

@@ -48,8 +48,8 @@ def _qkv(call: Call) -> Answer:
 def _attention(call: Call) -> Answer:
     """Dead rows are left out here as the engine leaves them out; what is returned for them is zero."""
     length, live = call.integer("context_length"), call.integer("live")
-    context = _rows(call.act("context_key")[:length], call.context_value("context_value")[:length])
-    block = _rows(call.act("block_key")[:live], call.act("block_value")[:live])
+    context = rows_of(call.act("context_key")[:length], call.context_value("context_value")[:length])
+    block = rows_of(call.act("block_key")[:live], call.act("block_value")[:live])
     visible = dflash.block_visibility(
         call.ids("context_positions")[:length],
         call.ids("positions")[:live],
@@ -64,12 +64,13 @@ def _attention(call: Call) -> Answer:
 
 def _target_attention(call: Call) -> Answer:
     length = call.integer("length")
-    rows = _rows(call.act("key")[:length], call.context_value("value")[:length])
+    rows = rows_of(call.act("key")[:length], call.context_value("value")[:length])
     window = call.integer("window")
     return {"attended": qwen3.attend_causally(call.act("q"), rows, call.ids("positions"), 0, window, call.numerics)}
 
 
-def _rows(key: torch.Tensor, value: torch.Tensor) -> attention.Rows:
+def rows_of(key: torch.Tensor, value: torch.Tensor) -> attention.Rows:
+    """Keys and values [C, KV, D] as attention reads them."""
     return attention.Rows(key.transpose(0, 1), value.transpose(0, 1))
 
 

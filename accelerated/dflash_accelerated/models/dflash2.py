@@ -7,7 +7,6 @@ from typing import NamedTuple, cast
 
 import torch
 from dflash_spec.config import DFlash2Config
-from dflash_spec.errors import RequestError
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -67,12 +66,7 @@ class DFlash2Draft(DFlashDraft):
         if not self.rings.lanes.free and not self._pool.lanes.count:
             self.rings.reserve(len(self.rings.keys) + 1)
         pages = self._pool.open(capacity) if 0 in windows else None
-        try:
-            return RingState(self.rings, pages, windows)
-        except RequestError:
-            if pages:
-                pages.close()
-            raise
+        return RingState(self.rings, pages, windows)
 
     def reserve(self, lanes: int, capacity: int) -> None:
         super().reserve(lanes, capacity)

@@ -1,0 +1,66 @@
+"""Places in buffers that are reserved once: which are free, and who has the others."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+import torch
+from dflash_spec.errors import RequestError
+from torch import Tensor
+
+
+class Lanes:
+    """A fixed number of lanes, each of which one sequence has or none. The lowest free one is given out first."""
+
+    def __init__(self, count: int = 0) -> None:
+        """`count` lanes, all of them free."""
+        self.count = count
+        self._free = list(range(count))
+
+    @property
+    def free(self) -> int:
+        """Lanes that no sequence has."""
+        return len(self._free)
+
+    def add(self, count: int) -> None:
+        """So many lanes more."""
+        self._free += range(self.count, self.count + count)
+        self.count += count
+
+    def take(self) -> int:
+        """A lane that was free. Raises RequestError if there is none."""
+        if not self._free:
+            raise RequestError(f"{self.count} sequences are open, expected fewer: no lane is free")
+        lane = min(self._free)
+        self._free.remove(lane)
+        return lane
+
+    def give(self, lane: int) -> None:
+        """Give a lane back. Raises RequestError for one that is not taken."""
+        if lane in self._free or not 0 <= lane < self.count:
+            raise RequestError(f"lane {lane} of {self.count} was given back, expected one that is taken")
+        self._free.append(lane)
+
+    def lend(self, holder: object) -> Loan:
+        """A lane for as long as `holder` lives, or until the loan is ended. Raises RequestError if none is free."""
+        lane = self.take()
+        return Loan(lane, weakref.finalize(holder, self.give, lane))
+
+
+class Loan(NamedTuple):
+    """A lane, and what gives it back: at the first call alone."""
+
+    lane: int
+    end: weakref.finalize[[int], object]
+
+
+class Snapshot(NamedTuple):
+    """All that positions [0, length) of a sequence need of one adapter: its parts in the adapter's own layout."""
+
+    length: int
+    parts: tuple[Tensor, ...]
+
+    def copied(self, device: torch.device | None = None) -> Snapshot:
+        """The same bits in memory of their own, on `device` or where they are."""
+        return Snapshot(self.length, tuple(part.detach().clone().to(device or part.device) for part in self.parts))
