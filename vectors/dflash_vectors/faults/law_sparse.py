@@ -74,7 +74,7 @@ def ratio_to_the_largest_of_the_law(true: Function) -> Function:
     )
 
 
-@fault("dflash_reference.law.accepted_sparse", clauses=TEST, report=VERIFICATION, effect="acceptance")
+@fault("dflash_reference.law.accepted_sparse", clauses=TEST, report=VERIFICATION, effect="output")
 def drawn_proposals_tested_as_certain(true: Function) -> Function:
     """The law is ignored: a proposal is accepted with probability p, as DFlash's are."""
     return _accepting(lambda token, ids, q, support, p, u: u < law.weight_of(token, support, p))

@@ -23,7 +23,8 @@ def accepted_mass(rule: str, wanted: Fraction, offered: Fraction) -> Fraction:
     """The probability that a token is proposed and accepted, given what target and draft make of it.
 
     `corrected` is acceptance by min(1, p / q): the mass that both laws share. A certain proposal is the special case
-    q = 1, and greedy verification that of two certain laws. `match` accepts where two independent draws agree.
+    q = 1, and greedy verification that of two certain laws. `match` accepts where two independent draws agree; so do
+    certain proposals that are chosen by a draw of which the verifier knows nothing.
     """
     return min(wanted, offered) if rule == "corrected" else wanted * offered
 

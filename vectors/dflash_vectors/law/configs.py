@@ -16,7 +16,10 @@ from dflash_vectors import inputs
 
 
 class Backend(NamedTuple):
-    """Who proposes and who judges. `drafter`: argmax, rows (a law for each slot) or selector; `verify` names the op."""
+    """Who proposes and who judges: `verify` names the op.
+
+    `drafter`: argmax; rows, each slot's own law; selector, a law given the token before; or any, every chain there is.
+    """
 
     profile: str
     drafter: str
@@ -44,7 +47,9 @@ BACKENDS = {
     "zlab-dflash2": Backend("zlab", "selector", "law.sparse"),
     "zlab-2026-04": Backend("zlab-2026-04", "argmax", "law.match"),
     "zlab-2026-04-drawn": Backend("zlab-2026-04", "rows", "law.match"),
+    "ninfer-dflash-any": Backend("ninfer", "any", "law.one_hot"),
     "ninfer-greedy": Backend("ninfer", "argmax", "law.greedy"),
+    "ninfer-greedy-any": Backend("ninfer", "any", "law.greedy"),
     "zlab-greedy": Backend("zlab", "argmax", "law.greedy"),
     "zlab-2026-04-greedy": Backend("zlab-2026-04", "argmax", "law.greedy"),
 }
@@ -53,11 +58,11 @@ FILTERS = {
     "none": Filter(0, 0.0, 1.0),
     "top-k": Filter(3, 0.0, 1.0),
     "min-p": Filter(0, 0.25, 1.0),
-    "top-p": Filter(0, 0.0, 0.75),
+    "top-p": Filter(0, 0.0, 0.5),
     "top-k min-p": Filter(2, 0.125, 1.0),
     "top-k top-p": Filter(4, 0.0, 0.875),
     "min-p top-p": Filter(0, 0.0625, 0.9375),
-    "all three": Filter(19, 0.03125, 0.625),
+    "all three": Filter(19, 2.0**-12, 1 - 2.0**-9),
 }
 PENALTIES = {
     "none": Penalty(0.0, 0.0),
@@ -71,12 +76,12 @@ PENALTIES = {
 }
 """A penalised logit does not fit into BF16."""
 TEMPERATURES = {
-    "2.5": 2.5, "1.3": inputs.fp32(1.3), "1": 1.0, "0.7": inputs.fp32(0.7), "0.25": 0.25, "2^-8": 2.0**-8,
+    "2.5": 2.5, "1.3": inputs.fp32(1.3), "1": 1.0, "0.7": inputs.fp32(0.7), "0.1": inputs.fp32(0.1), "2^-8": 2.0**-8,
     "2^-18": 2.0**-18, "2^-19": 2.0**-19, "0": 0.0, "-0.5": -0.5,
 }  # fmt: skip
 """At the low ones a row is all but certain, or a tie. 2^-18 and 2^-19 are below the 1e-5 of zlab-2026-04."""
 STOPS = ("none", "first", "last", "ending", "two")
-"""Where a stop id stands: nowhere, in the block's first or last proposal, never in a proposal, or two of them anywhere."""
+"""Where a stop id stands: nowhere, in the first or last proposal, never in a proposal, or two of them anywhere."""
 LENGTHS = {3: 5, 5: 4, 6: 4, 7: 3, 11: 3, 23: 2}
 """Vocabulary -> how many tokens of a text are compared at most."""
 UNCUT = 100
@@ -120,19 +125,13 @@ class Config:
 
     @property
     def length(self) -> int:
-        """How many tokens after the anchor are compared; a text whose budget ends before is compared whole."""
-        return LENGTHS[self.vocabulary] if self.budget > LENGTHS[self.vocabulary] else UNCUT
+        """How many tokens after the anchor are compared.
 
+        A text whose budget ends before is compared whole, and so is a greedy one, of which there is one alone.
+        """
+        longest = LENGTHS[self.vocabulary]
+        return longest if self.budget > longest and BACKENDS[self.backend].verify != "law.greedy" else UNCUT
 
-STREAMS = (
-    Config("ninfer-dflash", 3, 3, "none", "presence", "1.3", "none", 3, 3),
-    Config("ninfer-dflash2", 2, 3, "none", "none", "0.7", "ending", 2, 2),
-    Config("ninfer-dflash2", 2, 3, "top-k", "moving mask", "2", "none", 3, 2),
-    Config("zlab-dflash", 2, 3, "none", "none", "1.3", "first", 3, 2),
-    Config("zlab-dflash2", 2, 3, "none", "moving mask", "0.7", "none", 2, 2),
-    Config("zlab-2026-04", 2, 3, "none", "none", "1.3", "last", 2, 2),
-)
-"""Requests that are enumerated whole, with one uniform per key for all rounds: few, for every draw multiplies."""
 
 LEVELS: dict[str, tuple[str | int, ...]] = {
     "backend": tuple(BACKENDS), "drafts": DRAFTS, "vocabulary": tuple(LENGTHS), "filter": tuple(FILTERS),
@@ -155,7 +154,8 @@ def allowed(backend: str) -> dict[str, tuple[str | int, ...]]:
     """The levels of each axis that mean something to a backend: what its profile has, and what its draws need."""
     profile, _, verify = BACKENDS[backend]
     greedy = {"ninfer": ("0", "-0.5"), "zlab": ("0",), "zlab-2026-04": ("0", "2^-18", "2^-19")}[profile]
-    drawn = tuple(level for level in TEMPERATURES if TEMPERATURES[level] > 0 and level not in greedy)
+    cold = tuple(level for level in TEMPERATURES if 0 < TEMPERATURES[level] < 0.1 and level not in greedy)
+    drawn = 2 * tuple(level for level in TEMPERATURES if TEMPERATURES[level] >= inputs.fp32(0.1)) + cold
     fitting: dict[str, tuple[str | int, ...]] = LEVELS | {"backend": (backend,)}
     fitting["temperature"] = greedy if verify == "law.greedy" else drawn
     if profile != "ninfer":
@@ -176,15 +176,17 @@ def cost(config: Config) -> float:
     backend, size = BACKENDS[config.backend], config.vocabulary
     drafts = min(config.drafts, config.budget)
     starts = sum(size**depth for depth in range(min(config.budget, config.length))) if config.rounds > 1 else 1
-    if backend.verify == "law.match":  # every row draws, whether the rows before it matched or not
-        ways = MATCH_COST * size ** (config.drafts + 1)
-    else:
-        ways = 1 if backend.verify == "law.greedy" else size * (drafts + 1)
-    return starts * ways * (1 if backend.drafter == "argmax" else choices(config) ** config.drafts)
+    chains = 1 if backend.drafter == "argmax" else choices(config) ** config.drafts
+    if backend.verify == "law.greedy":
+        return float(chains)
+    matched = MATCH_COST * size ** (config.drafts + 1)  # every row draws, whether the rows before it matched or not
+    return float(starts * chains * (matched if backend.verify == "law.match" else size * (drafts + 1)))
 
 
 def choices(config: Config) -> int:
     """How many tokens a proposal that is drawn can be."""
+    if BACKENDS[config.backend].drafter == "any":
+        return config.vocabulary
     return {1: 5, 2: 3, 3: 2, 5: 2}[config.drafts] if config.vocabulary > 3 else 2
 
 
@@ -194,7 +196,7 @@ def _drawn() -> Iterator[Config]:
     fitting = [allowed(backend) for backend in BACKENDS]
     for turn, row in enumerate(keys.tolist()):
         levels = fitting[turn % len(fitting)]
-        yield Config(*(levels[axis][key % len(levels[axis])] for axis, key in zip(AXES, row, strict=True)))  # type: ignore
+        yield Config(*(levels[axis][key % len(levels[axis])] for axis, key in zip(AXES, row, strict=True)))
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from dflash_reference import rng
+from dflash_reference.names import Position
 
 from dflash_vectors.law import model
 from dflash_vectors.law.configs import Config
@@ -79,7 +80,7 @@ def stream_paths(config: Config) -> Iterator[tuple[tuple[Tokens, Tokens], Draws]
 
     def run(draws: Draws) -> tuple[Tokens, Tokens]:
         lane = Lane(config, identity, draws, (), np.zeros(config.vocabulary, dtype=np.int64))
-        lane.frontier += 1
+        lane.frontier = Position(len(lane.prompt))
         play_plain(lane, rng.plain_keys(len(lane.prompt), lane.frontier, lane.profile).prefill)
         counts: Tokens = ()
         while not lane.ended and len(lane.tokens) <= config.length:

@@ -61,6 +61,8 @@ class Expected:
         """The law of the proposal after `prefix` in the block that follows `emitted`."""
         config, text, slot = self.config, model.PROMPT + emitted, len(prefix)
         temperature = settings_of(config).temperature
+        if self.backend.drafter == "any":
+            return {token: Fraction(1, config.vocabulary) for token in range(config.vocabulary)}
         if self.backend.drafter == "argmax":
             return {int(np.argmax(model.draft_logits(config, text, slot))): Fraction(1)}
         if self.backend.drafter == "selector":
@@ -100,9 +102,9 @@ class Expected:
         first = (((), (token,), p) for token, p in self.row(()).items())
         return joined(
             first,
-            lambda emitted: {((), emitted): Fraction(1)}
-            if emitted[0] in self._stops
-            else self._rest(emitted, self.config.rounds),
+            lambda emitted: (
+                {((), emitted): Fraction(1)} if emitted[0] in self._stops else self._rest(emitted, self.config.rounds)
+            ),
         )
 
     def _rest(self, emitted: Tokens, rounds: int) -> Joint:
@@ -124,7 +126,8 @@ class Expected:
         if not rounds:
             return {((), (token,)): p for token, p in self.row(emitted).items()}
         extent = closed.extent_of(self.profile.axes["extent"], self.config.drafts, remaining)
-        rule = "match" if self.backend.verify == "law.match" else "corrected"
+        is_independent = self.backend.verify == "law.match" or self.backend.drafter == "any"
+        rule = "match" if is_independent else "corrected"
         round_ = closed.round_law(
             rule, extent, lambda prefix: self.row(emitted + prefix), lambda prefix: self.offered(emitted, prefix)
         )

@@ -75,6 +75,12 @@ class Lane(Request):
         drafts = tuple(proposals.tolist())
         return np.array([model.target_logits(self.public, text + drafts[:row]) for row in range(len(drafts) + 1)])
 
+    def any_chain(self, extent: int) -> Array:
+        """Proposals [P] that can be any ids, each as likely as another."""
+        coins = [self._draws.uniform(f"proposal {slot}") for slot in range(extent)]
+        ends = [Fraction(token + 1, self.public) for token in range(self.public)]
+        return np.array([next(token for token, end in enumerate(ends) if coin < end) for coin in coins], np.int64)
+
     def advance(self, done: commit.Round) -> None:
         """Move to the state after a round; the target has no cache here."""
         self.anchor, self.frontier = TokenId(done.next_anchor), Position(done.next_frontier)
@@ -107,8 +113,9 @@ def propose(lane: Lane, extent: int) -> engine.Proposal:
     if drafter == "selector":
         return walk(lane, text)
     logits = np.array([model.draft_logits(lane.config, text, slot) for slot in range(extent)])
-    done = draft.Proposal((), logits, logits, np.argmax(logits, axis=1))
-    if drafter == "argmax":
+    chosen = lane.any_chain(extent) if drafter == "any" else np.argmax(logits, axis=1)
+    done = draft.Proposal((), logits, logits, chosen)
+    if drafter in ("argmax", "any"):
         return done
     if lane.profile.axes["proposal"] == "sampled":
         return engine.draw_proposals(lane, done)

@@ -73,7 +73,7 @@ def _leaning(config: Config, slot: int) -> Array:
 
 @cache
 def draft_logits(config: Config, text: Tokens, slot: int) -> Array:
-    """The draft's logits of a slot of the block that follows a text: [V]. Where it draws, a few ids alone are likely."""
+    """The draft's logits of a slot of the block that follows a text, [V]. Where it draws, few ids are likely."""
     size, key = config.vocabulary, f"law/draft/{config.vocabulary}/{text}/{slot}"
     row = inputs.lattice(key, (size,), STEP, LIMIT)
     if int(inputs.hashes(f"{key}/mistaken", (1,))[0]) % MISTAKES:

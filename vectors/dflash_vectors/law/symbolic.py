@@ -150,7 +150,7 @@ class Uniform(Fraction):
         raise NoLawError(f"the value of uniform {self.key} was asked for, expected comparisons with numbers alone")
 
     __float__ = __int__ = __trunc__ = __round__ = __floor__ = __ceil__ = __abs__ = _refuse  # type: ignore[assignment]
-    __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse  # type: ignore
+    __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
 
     def __repr__(self) -> str:
         return f"{self.slope}·u[{self.key}] + {self.offset}"
