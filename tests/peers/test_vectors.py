@@ -10,6 +10,7 @@ from dflash_spec.registry import load_ops
 from dflash_vectors.cases import Selection, default_folder, read_index
 from dflash_vectors.checker import check
 from dflash_vectors.differences import Difference, read_differences
+from dflash_vectors.law.judging import SAMPLED_OPS
 from dflash_vectors.peers import authors, transformers_qwen3
 from dflash_vectors.runners import open_runner
 from dflash_vectors.verdict import PASSED, Run
@@ -49,7 +50,7 @@ def test_every_record_about_a_peer_explains_a_failure(peer: str) -> None:
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_peer_passes_vectors_of_every_op_that_it_declares(peer: str) -> None:
     passed = {result.entry.op.name for result in checked(peer).results() if result.status == PASSED}
-    assert passed == set(OPS[peer])
+    assert passed == {op for op in OPS[peer] if op not in SAMPLED_OPS}  # which have no vectors: their law is judged
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record.implementation}-{record.value}")
