@@ -285,6 +285,14 @@ def round_the_block(watcher: Any) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def silent(watcher: Any, spoil: Spoil) -> Iterator[None]:
+    """An engine with a fault that records no frontiers."""
+    record = watcher.recorder.round
+    with spoil(watcher), mock.patch.object(watcher.recorder, "round", lambda frontiers, **named: record(**named)):
+        yield
+
+
 PACKAGE = (
     Faulty("target-cache-not-cropped", not_cut(True), "frontier.kv", "COMMIT-002"),
     Faulty("draft-cache-not-cropped", not_cut(False), "frontier.context", "DRAFT-014"),

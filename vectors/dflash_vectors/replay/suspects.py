@@ -197,9 +197,29 @@ def _stale_slots(lane: Lane, positions: list[int]) -> bool:
 
 
 def stale_slots(lane: Lane, scene: Scene) -> AbstractContextManager[Any] | None:
-    """The rows of the last commit were written to slots of another round."""
+    """The rows of the last commit were written nowhere."""
     chunk = lane.history.chunks[-1]
     return nullcontext() if _stale_slots(lane, list(range(chunk.start, chunk.stop))) else None
+
+
+def slots_of_the_round_before(lane: Lane, scene: Scene) -> AbstractContextManager[Any] | None:
+    """The rows of the last commit went to the slots of the commit before it, from its first one on."""
+    if len(lane.history.chunks) < 2:
+        return None
+    before, chunk = lane.history.chunks[-2:]
+    lane.catch_up()
+    rows = slice(chunk.start, chunk.stop)
+    new = [(keys.view[rows].copy(), values.view[rows].copy()) for keys, values in
+           zip(lane.context.keys, lane.context.values, strict=True)]  # fmt: skip
+    if not _stale_slots(lane, list(range(chunk.start, chunk.stop))):
+        return None
+    went = slice(before.start, before.start + chunk.stop - chunk.start)
+    for window, keys, values, rows_ in zip(
+        lane.pair.draft.config.windows, lane.context.keys, lane.context.values, new, strict=True
+    ):
+        if window:
+            keys.view[went], values.view[went] = rows_
+    return nullcontext()
 
 
 def stale_slot(which: int) -> Spoil:
@@ -278,8 +298,10 @@ STATES = (
                "The verify pass stands one position off.", "BLK-006") for shift in (1, -1)),
     _suspect("anchor-of-the-round-before", stale_anchor, LAYER,
              "The block begins with the anchor of the round before.", "BLK-001"),
-    _suspect("slots-of-another-round", stale_slots, LAYER,
-             "A ring's slots of the last commit still hold the rows a window before.", "RING-009", "CTX-013"),
+    _suspect("slots-of-the-round-before", slots_of_the_round_before, LAYER,
+             "A ring's rows of the last commit went to the slots of the commit before.", "RING-009", "CTX-013"),
+    _suspect("stale-slots", stale_slots, LAYER,
+             "A ring's slots of the last commit still hold the rows a window before.", "CTX-013", "RING-009"),
     *(_suspect("stale-slot", stale_slot(which), LAYER,
                "One slot of a ring still holds the row a window before.", "CTX-013", "RING-005")
       for which in (-1, 0, 1, 2, -2)),
