@@ -155,7 +155,7 @@ def test_a_fault_in_the_accelerated_engines_rings_is_found_where_it_begins(
 def test_a_wrong_ring_row_whose_weight_bf16_rounds_away_is_found_when_the_draft_looks_at_it(
     change: Any, clause: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first layer copies from a row 16 back, which is some rounds later; no rule is broken that could show before."""
+    """The first layer copies from a row 16 back, which is some rounds later; nothing shows the wrong row before."""
     bug = ring_report(make("dflash2", "BF16"), "ninfer", change, tmp_path, monkeypatch).bug
     assert bug is not None
     assert bug.verdict == BUG
