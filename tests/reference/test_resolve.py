@@ -63,13 +63,10 @@ def test_every_row_moves_by_what_it_keeps_and_stays_ready_for_its_next_round(bat
 
 
 SPOILS = {
-    "kept": (lambda batch, row: batch["counts"][row] + 1, "kept"),
-    "ends": (lambda batch, row: 3, "at end 3"),
     "accepted": (lambda batch, row: batch["accepted"][row] + 1, "licensed"),
     "extents": (lambda batch, row: batch["accepted"][row] - 1, "licensed"),
     "remaining": (lambda batch, row: batch["counts"][row] - 1, "the budget"),
     "widths": (lambda batch, row: WIDTH - 1, "widths"),
-    "present": (lambda batch, row: batch["present"][row] + [0, 0, 1, 0], "frontiers"),
 }
 
 
@@ -81,6 +78,71 @@ def test_one_bad_row_refuses_the_batch_by_name(batch: dict[str, Any], name: str,
     batch[name][row] = spoil(batch, row)
     with pytest.raises(CommitError, match=complaint):
         resolve.resolve(**batch, profile=PROFILE)
+
+
+@given(batch=batches(), row=st.integers(0, 3), column=st.integers(0, 3), by=st.sampled_from([-1, 1]))
+def test_a_row_of_which_any_part_has_moved_refuses_the_batch(
+    batch: dict[str, Any], row: int, column: int, by: int
+) -> None:
+    batch["present"][row % len(batch["present"]), column] += by
+    with pytest.raises(CommitError, match="frontiers"):
+        resolve.resolve(**batch, profile=PROFILE)
+
+
+@given(batch=batches(), row=st.integers(0, 3), kept=st.integers(0, WIDTH + 1), end=st.integers(0, 3))
+def test_a_row_keeps_all_that_goes_on_some_that_ends_and_nothing_that_is_cancelled(
+    batch: dict[str, Any], row: int, kept: int, end: int
+) -> None:
+    row %= len(batch["counts"])
+    count = batch["counts"][row]
+    batch["kept"][row], batch["ends"][row] = kept, end
+    if {0: kept == count, 1: 1 <= kept <= count, 2: kept == 0, 3: False}[end]:
+        resolve.resolve(**batch, profile=PROFILE)
+        return
+    with pytest.raises(CommitError, match=f"kept {kept} of {count} at end {end}"):
+        resolve.resolve(**batch, profile=PROFILE)
+
+
+@given(batch=batches())
+def test_a_cache_that_is_just_filled_is_enough_and_one_row_less_is_not(batch: dict[str, Any]) -> None:
+    batch["capacity"] = int((batch["base"][:, 0] + batch["counts"]).max())
+    resolve.resolve(**batch, profile=PROFILE)
+    batch["capacity"] -= 1
+    with pytest.raises(CommitError, match=f"to end at {batch['capacity']}"):
+        resolve.resolve(**batch, profile=PROFILE)
+
+
+def test_more_tokens_than_the_block_has_columns_refuse_the_batch() -> None:
+    with pytest.raises(CommitError, match="5 licensed and 4 accepted of 4 proposals"):
+        resolve.licenses(0, 5, 4, 4, 4)
+    resolve.licenses(0, 4, 3, 3, 4)
+
+
+READY = {"active": 1, "execution": 20, "ledger": 21, "target": 20, "context": 15, "remaining": 1}
+UNREADY = [
+    ({"active": 0}, "not active"), ({"remaining": 0}, "0 tokens of its budget"), ({"execution": 24}, "less than 24"),
+    ({"target": 21}, "21 valid target rows"), ({"target": 19}, "19 valid target rows"), ({"ledger": 20}, "20 tokens"),
+    ({"ledger": 22}, "22 tokens"), ({"context": 21}, "context frontier 21"), ({"context": 14}, "context frontier 14"),
+]  # fmt: skip
+
+
+def started(**other: int) -> resolve.Ready:
+    """A batch of two rows, of which the second is ready on every edge but where it is told otherwise."""
+    given_ = READY | other
+    frontiers = [given_[name] for name in ("execution", "ledger", "target", "context")]
+    rows = np.array([[7, 8, 7, 7], frontiers])
+    return resolve.ready(np.array([1, given_["active"]]), rows, np.array([3, given_["remaining"]]), 24, 5, PROFILE)
+
+
+@pytest.mark.parametrize(("other", "complaint"), UNREADY, ids=[str(other) for other, _ in UNREADY])
+def test_a_row_whose_parts_disagree_starts_no_round(other: dict[str, int], complaint: str) -> None:
+    with pytest.raises(CommitError, match=f"row 1: .*{complaint}"):
+        started(**other)
+
+
+def test_a_row_that_lacks_a_whole_block_or_has_one_position_left_may_start() -> None:
+    assert started().counts.tolist() == [0, 5]
+    assert started(execution=23, ledger=24, target=23, context=18).positions[1].tolist() == [18, 19, 20, 21, 22]
 
 
 @given(batch=batches(), token=st.sampled_from([-1, PUBLIC, 10**6]), data=st.data())
@@ -115,6 +177,8 @@ def test_what_is_seen_from_outside_comes_after_every_effect_on_the_state(batch: 
     assert (resolve.COUNTS in kinds) == bool(own_law and keeping)
     assert set(effects[effects[:, 0] == resolve.APPEND][:, 1]) == set(np.flatnonzero(batch["ends"])) & set(keeping)
     assert all(count == batch["kept"][row] for _, row, count in effects)
+    cut = [row for row in keeping if batch["kept"][row] < batch["counts"][row]]
+    assert effects[effects[:, 0] == resolve.HIDDEN][:, 1].tolist() == cut
     assert len(resolve.effects(*given_, 1, PROFILE).effects) == 0
 
 

@@ -126,12 +126,17 @@ def test_the_next_turn_goes_on_from_the_end_of_the_last_one(
     said = pair.plan.continuation(prompt, 30)
     settings = Settings(4, 30, stop_ids=(said[11],))
     turn = session.opened(pair.target, pair.draft, prompt, settings, profile)
-    tokens = turn.run()
+    while not turn.request.ended:
+        last = turn.play()
+    assert last.kept < len(last.licensed)
+    tokens = turn.request.tokens
     assert tokens == said[: said.index(said[11]) + 1]
     turn.catch_up()
     kept = turn.keep()
     # The stop itself was emitted, and has no row yet.
     assert kept.identity == (*prompt, *tokens[:-1])
+    hit = session.opened(pair.target, pair.draft, [*prompt, *tokens[:-1]], Settings(4, 1), profile, kept)
+    assert hit.request.tokens == tokens[-1:]
     text = [*prompt, *tokens]
     fresh = session.opened(pair.target, pair.draft, text, Settings(4, 12), profile)
     again = session.opened(pair.target, pair.draft, text, Settings(4, 12), profile, kept)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
 import pytest
@@ -13,11 +15,11 @@ from dflash_spec.registry import load_profile
 from dflash_vectors import scripts
 from dflash_vectors.scripts import CANCELLED, ENDS, GOES_ON, Script, Turn
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 PROFILE, LUCE = load_profile("ninfer"), load_profile("luce")
-CAPACITY, LANES, SLOTS = 14, 3, 2
+CAPACITY, LANES, SLOTS = 14, 3, 3
+WALKS, STEPS = 40, 25
 
 
 @dataclass
@@ -43,10 +45,12 @@ class Model:
     """An oracle that keeps texts, not rows. Each action says whether the step is refused."""
 
     script: Script
+    random: Random
     lanes: list[Ledger | None] = field(default_factory=lambda: [None] * LANES)
     images: list[Ledger | None] = field(default_factory=lambda: [None] * SLOTS)
     generations: list[int] = field(default_factory=lambda: [0] * SLOTS)
     names: list[tuple[int, int]] = field(default_factory=list)
+    played: list[tuple[int, list[Turn]]] = field(default_factory=list)
     word: int = 100
 
     def words(self, count: int) -> list[int]:
@@ -66,18 +70,18 @@ class Model:
         self.lanes[lane] = held
         return False
 
-    def play(self, lanes: list[int], data: st.DataObject, commits: bool) -> bool:
+    def play(self, lanes: list[int], commits: bool) -> bool:
         """Verify a round, and commit it too if that is asked for."""
         turns, bad = [], False
         for lane in lanes:
-            held = self.lanes[lane]
+            held, pick = self.lanes[lane], self.random
             anchor = held.anchor if held and held.anchor >= 0 else self.words(1)[0]
-            drafts = data.draw(st.integers(0, 3))
+            drafts = pick.randint(0, 3)
             block = (anchor, *self.words(drafts))
-            accepted = data.draw(st.integers(0, drafts))
+            accepted = pick.randint(0, drafts)
             licensed = (*block[1 : accepted + 1], *self.words(1))
-            end = data.draw(st.sampled_from([GOES_ON, GOES_ON, ENDS, CANCELLED]))
-            kept = {GOES_ON: accepted + 1, ENDS: data.draw(st.integers(1, accepted + 1)), CANCELLED: 0}[end]
+            end = pick.choice([GOES_ON, GOES_ON, GOES_ON, ENDS, CANCELLED])
+            kept = {GOES_ON: accepted + 1, ENDS: pick.randint(1, accepted + 1), CANCELLED: 0}[end]
             turns.append(Turn(lane, block, licensed, kept, end))
             bad |= held is None or held.anchor < 0 or held.ended or held.block is not None
             bad |= held is not None and len(held.tokens) + len(block) > CAPACITY
@@ -88,10 +92,16 @@ class Model:
             held = self.lanes[turn.lane]
             assert held is not None
             held.context, held.block = len(held.tokens), turn
-        if commits:
-            self.script.step(scripts.COMMIT, number)
-            for turn in turns:
-                self.resolve(turn)
+        self.played.append((number, turns))
+        return self.commit(number, turns) if commits else False
+
+    def commit(self, number: int, turns: list[Turn]) -> bool:
+        self.script.step(scripts.COMMIT, number)
+        held = [self.lanes[turn.lane] for turn in turns]
+        if not turns or any(lane is None or lane.block is not turn for lane, turn in zip(held, turns, strict=True)):
+            return True
+        for turn in turns:
+            self.resolve(turn)
         return False
 
     def resolve(self, turn: Turn) -> None:
@@ -130,7 +140,7 @@ class Model:
     def restore(self, name: tuple[int, int], lane: int) -> bool:
         self.script.step(scripts.RESTORE, *name, lane)
         image = self.named(name)
-        if image is None or self.lanes[lane]:
+        if image is None or self.lanes[lane] or not image.settled:
             return True
         self.lanes[lane] = Ledger(list(image.tokens), len(image.tokens))
         return False
@@ -169,26 +179,47 @@ class Model:
         self.lanes[lane] = None
         return False
 
-    def act(self, data: st.DataObject) -> bool:
-        """One random step, and the commit of its round if it is one."""
-        lane, other = (data.draw(st.integers(0, LANES - 1)) for _ in range(2))
-        slot = data.draw(st.integers(0, SLOTS - 1))
-        name = data.draw(st.sampled_from(self.names)) if self.names else (slot, 1)
-        group = data.draw(st.permutations(range(LANES)))[: data.draw(st.integers(1, LANES))]
-        actions: dict[str, Callable[[], bool]] = {
-            "prefill": lambda: self.prefill(lane, data.draw(st.integers(0, 4)), data.draw(st.booleans())),
-            "play": lambda: self.play(list(group), data, commits=True),
-            "play one": lambda: self.play([lane], data, commits=True),
-            "verify": lambda: self.play([lane], data, commits=False),
-            "catch up": lambda: self.catch_up(lane),
-            "keep": lambda: self.keep(lane, slot),
-            "restore": lambda: self.restore(name, lane),
-            "release": lambda: self.release(name),
-            "replicate": lambda: self.replicate(name, slot, data.draw(st.booleans())),
-            "fork": lambda: self.fork(lane, other),
-            "close": lambda: self.close(lane),
-        }
-        return actions[data.draw(st.sampled_from(sorted(actions)))]()
+    def drop(self, name: tuple[int, int], length: int) -> bool:
+        self.script.step(scripts.DROP, *name, length)
+        image = self.named(name)
+        if image is None or length > image.context:
+            return True
+        image.context = length
+        return False
+
+    def choice(self) -> Callable[[Model], bool]:
+        """A step at random."""
+        pick = self.random
+        lane, other, slot = pick.randrange(LANES), pick.randrange(LANES), pick.randrange(SLOTS)
+        name = pick.choice(self.names[-3:] or [(slot, 1)])
+        group = pick.sample(range(LANES), pick.randint(1, LANES))
+        count, flag = pick.randint(0, 4), pick.random() < 0.5
+        place = pick.randint(1, 4)
+        actions: list[Callable[[Model], bool]] = [
+            lambda model: model.prefill(lane, count, flag),
+            lambda model: model.play(group, commits=True),
+            lambda model: model.play([lane], commits=True),
+            lambda model: model.play([lane], commits=False),
+            lambda model: model.play(group, commits=False),
+            lambda model: model.commit(*(model.played[-place:] or [(0, [])])[0]),
+            lambda model: model.catch_up(lane),
+            lambda model: model.keep(lane, slot),
+            lambda model: model.restore(name, lane),
+            lambda model: model.release(name),
+            lambda model: model.replicate(name, slot, flag),
+            lambda model: model.fork(lane, other),
+            lambda model: model.drop(name, count),
+            lambda model: model.close(lane),
+        ]
+        return pick.choice(actions)
+
+    def act(self) -> bool:
+        """One step, most often one that is not refused, and the commit of its round if it is one."""
+        for _ in range(self.random.choice([1, 12, 12])):
+            action = self.choice()
+            if not action(copy.deepcopy(self)):
+                break
+        return action(self)
 
     def shown(self, ring: int) -> list[dict[str, object]]:
         return [show(held, ring) for held in self.lanes]
@@ -212,28 +243,21 @@ def show(held: Ledger | None, ring: int) -> dict[str, object]:
     }
 
 
-@example_settings(max_examples=150)
-@given(ring=st.sampled_from([0, 3, 5, CAPACITY]), count=st.integers(4, 16), data=st.data())
-def test_a_lane_shows_its_own_ledger_whatever_is_done_to_any_of_them(
-    ring: int, count: int, data: st.DataObject
-) -> None:
-    model = Model(Script(ring, LANES, SLOTS, (2, 2), CAPACITY, width=5, rows=LANES))
-    model.prefill(0, 3, chooses=True)
-    expected = [(0, model.shown(ring or CAPACITY), 1)]
-    for _ in range(count):
-        before = len(model.script.steps)
-        refused = model.act(data)
-        expected.append((int(refused), model.shown(ring or CAPACITY), len(model.script.steps) - before))
-    if not model.script.rounds:
+@pytest.mark.parametrize("ring", [0, 3, 5])
+def test_a_lane_shows_its_own_ledger_whatever_is_done_to_any_of_them(ring: int) -> None:
+    for seed in range(WALKS):
+        model = Model(Script(ring, LANES, SLOTS, (2, 2), CAPACITY, width=5, rows=LANES), Random(seed))
         model.script.plan(None)
-    got = operations.run("state.script", model.script.inputs(), PROFILE)
-    step = -1
-    for refusal, lanes, steps in expected:
-        step += steps
-        assert got["refusals"][step] == refusal, model.script.steps[: step + 1]
-        for lane, shown in enumerate(lanes):
-            found = {name: got[name][step, lane].tolist() for name in shown}
-            assert found == shown, (lane, model.script.steps[: step + 1])
+        expected = []
+        for _ in range(STEPS):
+            refused = int(model.act())
+            expected.append((len(model.script.steps) - 1, refused, model.shown(ring or CAPACITY)))
+        got = operations.run("state.script", model.script.inputs(), PROFILE)
+        for step, refusal, lanes in expected:
+            assert got["refusals"][step] == refusal, (seed, model.script.steps[: step + 1])
+            for lane, shown in enumerate(lanes):
+                found = {name: got[name][step, lane].tolist() for name in shown}
+                assert found == shown, (seed, lane, model.script.steps[: step + 1])
 
 
 def test_a_step_that_is_none_is_told_apart_from_a_refusal() -> None:
@@ -268,6 +292,20 @@ def test_after_a_restore_the_rest_of_the_prompt_is_fed_and_another_text_is_refus
         identity[change % len(identity)] += 1
         with pytest.raises(StateError, match="an image of tokens"):
             state.restore(np.array(prompt), np.array(identity), len(identity), len(identity), PROFILE)
+
+
+@pytest.mark.parametrize(("target", "draft"), [(3, 2), (2, 3), (3, 0), (0, 3), (4, 4), (2, 2), (4, 3), (3, 4)])
+def test_an_image_that_covers_other_positions_than_its_text_is_refused(target: int, draft: int) -> None:
+    prompt = np.array([5, 6, 7, 8])
+    with pytest.raises(
+        StateError, match=f"an image of 3 positions with {target} of the target and {draft} of the draft"
+    ):
+        state.restore(prompt, prompt[:3], target, draft, PROFILE)
+
+
+def test_a_state_is_not_kept_while_it_is_being_forked() -> None:
+    with pytest.raises(StateError, match="1 open forks"):
+        state.checkpoint(4, 4, 4, 0, 1, 1, PROFILE)
 
 
 @given(kind=st.integers(0, 2), places=st.permutations(range(3)), segment=st.integers(0, 99))
@@ -318,6 +356,20 @@ def test_a_chain_leaves_at_each_position_the_row_of_the_last_snapshot_that_cover
     assert done.last_token == (70 if reached == ends[0] else -1)
     first, count = done.resync
     assert (first + count, count) == (reached, min(reached, window))
+
+
+@pytest.mark.parametrize(
+    ("thick", "starts", "ends"),
+    [((0, 0), (0, 2), (2, 4)), ((1, 1), (0, 2), (2, 4)), ((0, 1), (0, 2), (2, 4)), ((1, 0), (0, 2), (2, 10)),
+     ((1, 0), (0, 2), (2, 2)), ((1, 0), (0, 4), (2, 3)), ((1, 0), (1, 2), (2, 4)), ((), (), ())],
+)  # fmt: skip
+def test_a_chain_that_is_not_one_thick_snapshot_and_then_thin_ones_within_the_cache_is_refused(
+    thick: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...]
+) -> None:
+    first, start, end = (np.array(values, dtype=np.int64) for values in (thick, starts, ends))
+    rows = int(np.maximum(end - start, 0).sum())
+    with pytest.raises(StateError, match=r"expected (1 from 0|ranges within 9)"):
+        chain.chain(first, start, end, first + 70, np.zeros((rows, 1)), 9, 4, LUCE)
 
 
 def test_a_chain_with_a_gap_is_refused() -> None:
