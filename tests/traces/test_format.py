@@ -176,8 +176,8 @@ def said(name: str, **members: Any) -> Callable[[Path], None]:
     return change
 
 
-def cut(name: str, size: int) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size]) and None
+def cut(name: str, size: int) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
 
 
 def swapped(folder: Path) -> None:
