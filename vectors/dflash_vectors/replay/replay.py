@@ -113,15 +113,15 @@ class Replay:
 
     def _played(self, round_: Round, last: bool) -> Iterator[Finding]:
         """One round: what it was given, what it proposed, what it verified, what it left."""
-        yield from self.ledger.open(round_)
         judging = self._judges(round_.number)
+        self.report.judged += judging
+        yield from self.ledger.open(round_)
         stages = None if self.lanes is None else Stages(self.lanes, self.asked, round_)
         if self.state is not None:
             self.state.anchor, self.state.frontier = TokenId(round_.anchor), Position(round_.frontier)
         if round_.extent or "features" in round_.stages:
             yield from self._caught_up(round_, stages, judging)
         if judging:
-            self.report.judged += 1
             proposal = (yield from self.judge.proposed(round_, stages)) if round_.extent else None
             yield from self.judge.verified(round_, stages, proposal)
         yield from self.ledger.close(round_, last)
