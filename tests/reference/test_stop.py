@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 import numpy as np
 import pytest
 from dflash_reference import stop
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 PROFILE = load_profile("ninfer")
+SCANS = 3000
 LETTERS = st.text(alphabet="aß", max_size=3)
 WANTED = st.lists(st.text(alphabet="aß", min_size=1, max_size=4), max_size=3)
 """Two letters, of one and of two bytes, so that stop strings meet and overlap."""
@@ -50,15 +54,21 @@ def expected(tokens: list[int], texts: list[str], strings: list[str], before: st
     return len(tokens), int(full), reason, -1, len(said)
 
 
-@given(
-    tokens=st.lists(st.integers(5, 9), min_size=1, max_size=5), strings=WANTED, before=LETTERS, show=st.integers(0, 1),
-    spare=st.tuples(st.integers(0, 3), st.integers(0, 3)), data=st.data(),
-)  # fmt: skip
-def test_a_scan_is_what_reading_byte_by_byte_finds(tokens, strings, before, show, spare, data) -> None:
-    texts = data.draw(st.lists(LETTERS, min_size=len(tokens), max_size=len(tokens)))
-    left = len(tokens) + spare[0], len(tokens) + spare[1]
-    got = scan(tokens, texts, strings, before, show, left)
-    assert got[:5] == expected(tokens, texts, strings, before, show, left)
+def test_a_scan_is_what_reading_byte_by_byte_finds() -> None:
+    reasons, shared = Counter[int](), 0
+    for seed in range(SCANS):
+        pick = Random(seed)
+        words = ["".join(pick.choices("aß", k=pick.randint(0, 3))) for _ in range(9)]
+        tokens = [pick.randint(5, 9) for _ in range(pick.randint(1, 5))]
+        texts, strings = words[: len(tokens)], [word for word in words[5 : 5 + pick.randint(0, 3)] if word]
+        before, show = words[8], pick.randint(0, 1)
+        left = len(tokens) + pick.choice([0, 0, 1, 2]), len(tokens) + pick.choice([0, 1, 2])
+        got = scan(tokens, texts, strings, before, show, left)
+        assert got[:5] == expected(tokens, texts, strings, before, show, left), seed
+        reasons[got.reason] += 1
+        shared += got.reason == stop.STRING and got.text_end < len(before.encode())
+    assert min(reasons[reason] for reason in range(5)) > 50
+    assert shared > 50
 
 
 @given(tokens=st.lists(st.integers(5, 9), min_size=2, max_size=6), strings=WANTED, data=st.data())
