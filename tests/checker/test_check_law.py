@@ -441,7 +441,8 @@ for line in sys.stdin:
                 values["tokens"] = values["tokens"] + 40
             if mode == "shape" and op == "proc.draw":
                 values["tokens"] = values["tokens"][:, None]
-            found = {"out." + name: Tensor.of("I32", np.asarray(v)) for name, v in values.items()}
+            kind = "I64" if mode == "dtype" else "I32"
+            found = {"out." + name: Tensor.of(kind, np.asarray(v)) for name, v in values.items()}
         write_tensors(Path(message["outputs"]), found)
     print(json.dumps(answer), flush=True)
 """
@@ -456,6 +457,7 @@ for line in sys.stdin:
         ("hang", 1, "no answer to run within 2 s"),
         ("error", 1, "reported: out of memory"),
         ("shape", 1, ", 1], expected ["),
+        ("dtype", 1, "out.tokens has dtype I64, expected I32"),
         ("range", 1, "token 40 is drawn, which has no probability in the row"),
     ],
 )

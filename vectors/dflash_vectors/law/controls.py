@@ -168,6 +168,7 @@ _ALL = (
     Control("biased_bonus_sampled", BiasedBonus, "ninfer", ROUNDS, ("LAW-014",)),
     Control("next_rank_sampled", NextRank, "zlab", DRAWS, ("LAW-015",)),
     Control("shared_draws", SharedDraws, "ninfer", DRAWS, ("LAW-015",)),
+    Control("shared_rounds", SharedDraws, "zlab", ROUNDS, ("LAW-014",)),
 )
 CONTROLS = {control.name: control for control in _ALL}
 """Name -> control. `clauses` are those that the control breaks."""
