@@ -12,7 +12,7 @@ from dflash_vectors.bounds.algebra import U, Value, exact, gamma
 from dflash_vectors.errors import BuildError
 from dflash_vectors.faults import patched
 from dflash_vectors.margins import FINDERS, Decision, gaps
-from dflash_vectors.perturb import Taken, _decision, _moved, spread, watching
+from dflash_vectors.perturb import Taken, decision_of, moved_by, spread, watching
 from dflash_vectors.run import execute, input_tensors, numbers
 from dflash_vectors.suite import all_cases
 
@@ -157,10 +157,10 @@ def test_a_rank_is_in_doubt_by_its_nearest_rivals_and_less_by_far_ones():
     true = Taken("rank", np.array([9.0, 5.0, 4.0, 0.0]), 1)
     ahead, near, far = (0.5 * np.eye(4)[row] for row in (0, 2, 3))
     # The row one step behind counts in full, the one five steps behind a fifth; the row ahead decides another rank.
-    assert _moved(true, Taken("rank", true.numbers + near, 1)) == 0.5
-    assert _moved(true, Taken("rank", true.numbers + far, 1)) == pytest.approx(0.1)
-    assert _moved(true, Taken("rank", true.numbers + ahead, 1)) == 0
-    assert _decision(true, 0.1) == Decision("rank", 1.0, 0.4)
+    assert moved_by(true, Taken("rank", true.numbers + near, 1)) == 0.5
+    assert moved_by(true, Taken("rank", true.numbers + far, 1)) == pytest.approx(0.1)
+    assert moved_by(true, Taken("rank", true.numbers + ahead, 1)) == 0
+    assert decision_of(true, 0.1) == Decision("rank", 1.0, 0.4)
 
 
 def test_a_composite_whose_tokens_change_under_perturbation_is_refused():

@@ -197,7 +197,7 @@ def perturbed(key: str) -> Iterator[None]:
         yield
 
 
-def _moved(true: Taken, other: Taken) -> float:
+def moved_by(true: Taken, other: Taken) -> float:
     """How far a perturbation moved what a decision rests on: its lead, a cumulative sum, a probability."""
     if true.ids is not None and other.ids is not None:
         return _moved_step(true, other, true.ids, other.ids)
@@ -219,7 +219,7 @@ def _moved(true: Taken, other: Taken) -> float:
 
 
 def _moved_step(true: Taken, other: Taken, ids: Array, moved_ids: Array) -> float:
-    """As _moved, candidate by candidate; infinite where the one that was chosen is none any more."""
+    """As moved_by, candidate by candidate; infinite where the one that was chosen is none any more."""
     places = {int(id_): place for place, id_ in enumerate(moved_ids)}
     if true.kind == "draw":
         sums = np.cumsum(true.numbers)
@@ -248,7 +248,8 @@ def _moved_rank(true: Taken, shifts: Array) -> float:
     return float((np.abs(shifts[later] - shifts[ranked]) * share).max(initial=0.0))
 
 
-def _decision(true: Taken, moved: float) -> Decision:
+def decision_of(true: Taken, moved: float) -> Decision:
+    """The margin of a decision, and its doubt where perturbations moved what it rests on by so much at most."""
     if true.kind == "draw":
         return Decision(true.kind, edge(true.goal, true.numbers), MULTIPLE * moved)
     if true.kind == "accept":
@@ -298,13 +299,13 @@ def spread(
             )
         for index, (before, after) in enumerate(zip(taken, moved_taken, strict=False)):
             if before.kind == after.kind and before.numbers.shape == after.numbers.shape:
-                moves[index] = max(moves[index], _moved(before, after))
+                moves[index] = max(moves[index], moved_by(before, after))
         others = [
             name for name, value in true.items() if value.dtype.kind in "iu" and not np.array_equal(moved[name], value)
         ]
         if strict and others:
             raise BuildError(f"case {id_}: perturbation {repetition} gives other {', '.join(others)}")
     decisions = [
-        _decision(t, moved) for t, moved in zip(taken, moves, strict=True) if t.kind != "rank" or "candidates" in true
+        decision_of(t, moved) for t, moved in zip(taken, moves, strict=True) if t.kind != "rank" or "candidates" in true
     ]
     return Spread({name: MULTIPLE * value for name, value in largest.items()}, decisions)

@@ -248,6 +248,18 @@ def restarted_positions(lane: Lane, scene: Scene) -> AbstractContextManager[Any]
     return _turned(lane, shift) if shift else None
 
 
+def rows_shifted(shift: int) -> Spoil:
+    """The rows of the last commit stand `shift` positions after their own."""
+
+    def spoil(lane: Lane, scene: Scene) -> AbstractContextManager[Any] | None:
+        *before, chunk = lane.history.chunks
+        lane.append(lane.context_rows(chunk), shift + np.arange(chunk.start, chunk.stop))
+        lane.history = History(lane.history.ids, before)
+        return nullcontext()
+
+    return spoil
+
+
 def shifted_positions(shift: int) -> Spoil:
     """The rows that are computed now stand `shift` positions before their own."""
     return lambda lane, scene: _turned(lane, shift)
@@ -292,6 +304,8 @@ STATES = (
     *(_suspect("positions-off-by-one", shifted_positions(shift), LAYER,
                "The last commit's rows, and the block, are turned one position off their own.", "CTX-006")
       for shift in (1, -1)),
+    *(_suspect("context-rows-off-by-one", rows_shifted(shift), LAYER,
+               "The last commit's rows became context one position off their own.", "CTX-009") for shift in (1, -1)),
     _suspect("verify-positions-restarted", restarted_verify, TARGET,
              "The verify pass counts its positions from 0.", "BLK-006"),
     *(_suspect("verify-positions-off-by-one", shifted_positions(shift), TARGET,

@@ -41,7 +41,7 @@ def greedy(round_: Round, rows: Rows) -> Iterator[Finding]:
         if tie is None:
             continue
         if row < round_.accepted:
-            text = f"{round_.accepted}, though the target does not say proposal {row + 1}: {said(tie)}"
+            text = f"proposal {row + 1} is accepted; {said(tie)}"
             yield Finding(round_.number, "decision.accepted", "LAW-001", text, tie=tie, trail=_trail(round_, rows))
         else:
             yield Finding(
@@ -108,7 +108,7 @@ def _decisions(taken: Sequence[perturb.Taken], runs: Sequence[Sequence[perturb.T
     for index, true in enumerate(taken):
         others = [run[index] for run in runs if index < len(run)]
         alike = [other for other in others if (other.kind, other.numbers.shape) == (true.kind, true.numbers.shape)]
-        found.append(perturb._decision(true, max((perturb._moved(true, other) for other in alike), default=0.0)))
+        found.append(perturb.decision_of(true, max((perturb.moved_by(true, other) for other in alike), default=0.0)))
     return found
 
 
