@@ -259,6 +259,14 @@ def test_a_row_that_is_no_numbers_ends_its_own_request(
     assert Generation.of(kept) == expected
 
 
+def test_a_row_that_is_no_numbers_is_refused_also_where_a_mask_hides_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned(engine, monkeypatch, math.nan, len(PROMPT), 0)
+    with pytest.raises(TensorError, match="target logits at position 6: nan at id 5"):
+        engine.generate(PROMPT, 20, allowed_tokens=[4, 6, 8], stop_ids=[])
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_that_nobody_reads_may_hold_anything(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, temperature: float
