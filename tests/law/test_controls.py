@@ -15,6 +15,7 @@ from dflash_vectors.law.statistics import FALSE_ALARM, Test, binomial_power, com
 from dflash_vectors.law.verdicts import BROKEN, HOLDS, SAMPLING, Finding, Judged, LawRun
 from dflash_vectors.runners import open_runner
 from dflash_vectors.runners.protocol import Description
+from dflash_vectors.style import Style
 
 WRONG = [name for name, control in CONTROLS.items() if control.clauses]
 RIGHT = [name for name, control in CONTROLS.items() if not control.clauses]
@@ -40,6 +41,12 @@ def test_every_law_clause_and_every_clause_that_a_breakpoint_shows_has_a_control
     broken = {clause for control in CONTROLS.values() for clause in control.clauses}
     laws = {id_ for id_, clause in load_clauses().items() if clause.kind == "law"}
     assert broken >= laws | {"LAW-003", "LAW-004", "LAW-007", "LAW-009", "LAW-010", "LAW-011", "LAW-012", "PROC-005"}
+
+
+def test_every_control_says_what_it_does() -> None:
+    assert len({control.story for control in CONTROLS.values() if control.clauses}) > 10
+    told = controls.table([controls.Tried(control, None, 7) for control in CONTROLS.values()], 1.0, Style(), False)
+    assert all(control.story in told for control in CONTROLS.values())
 
 
 def test_each_way_of_judging_has_controls_and_a_right_engine() -> None:

@@ -57,3 +57,13 @@ def test_the_console_command_checks_an_implementation_with_the_shipped_vectors(i
     ]
     table = run(command, installed, PYTHONPATH=str(installed / "site"))
     assert "RNG" in table
+
+
+def test_the_console_command_judges_the_law_of_an_implementation(installed: Path) -> None:
+    command = [
+        sys.executable,
+        str(installed / "site/bin/dflash-check-law"),
+        "--implementation=python:dflash_vectors.implementations.reference:create",
+        "--op=proc.draw",
+    ]
+    assert "14 laws hold, 0 broken" in run(command, installed, PYTHONPATH=str(installed / "site"))

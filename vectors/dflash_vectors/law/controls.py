@@ -28,7 +28,7 @@ ENOUGH, MANY = 20_000, 100_000
 
 
 class Inflated(Engine):
-    """Accepts what has a probability at all with one that is `more` too high."""
+    """Accepts what has a probability at all with one that is 0.0001 too high."""
 
     more = 1e-4
 
@@ -37,10 +37,14 @@ class Inflated(Engine):
 
 
 class InflatedALittle(Inflated):
+    """Accepts what has a probability at all with one that is 0.00001 too high."""
+
     more = 1e-5
 
 
 class InflatedByOnePercent(Inflated):
+    """Accepts what has a probability at all with one that is 0.01 too high."""
+
     more = 1e-2
 
 
@@ -235,7 +239,7 @@ def table(given: Sequence[Tried], seconds: float, style: Style, as_json: bool) -
         else:
             how = "sampled" if finding.method == SAMPLING else "measured"
             said = f"{finding.clause}, {finding.op}, {finding.law} ({how}): {finding.reason}"
-        lines.append(style.clip(" " * (width + 2) + said))
+        lines += style.wrap(" " * (width + 2), said)
     wrong = sum(bool(one.control.clauses) for one in given)
     caught = sum(one.right for one in given if one.control.clauses)
     held = sum(one.right for one in given if not one.control.clauses)
