@@ -162,3 +162,57 @@ def test_probabilities_of_padding_have_no_bound_and_others_have_little():
     assert bound.shape == result["p"].shape
     # Arguments up to 2 / 0.5 in magnitude, one exponential, one division, two ulps each, doubled for the safety.
     assert (bound[result["support"] >= 0] < SAFETY * 2 * (12 * FUNCTION * 4)).all()
+
+
+def adjusted(**changes):
+    neutral = {
+        "logits": np.array([[4.0, 4.0, 4.0]]), "public": 3, "allowed": np.array([[1, 1, 0]]),
+        "counts": np.array([0, 3, 3]), "overlay": np.zeros((1, 0), dtype=int), "presence": 0.0, "frequency": 0.0,
+    }  # fmt: skip
+    inputs = neutral | changes
+    return inputs, bounds_of("proc.adjust", inputs, execute("proc.adjust", inputs, NINFER), NINFER)["adjusted"]
+
+
+def test_only_penalised_logits_have_a_bound():
+    _, bound = adjusted(presence=float(np.float32(0.1)), frequency=float(np.float32(0.3)))
+    assert bound[0, 0] == 0
+    assert bound[0, 2] == 0
+    # 3.9 and 3.0 are rounded, the product 0.9 too; then one ulp of a number above 2.
+    assert SAFETY * 2.0**-22 < bound[0, 1] < SAFETY * (2.0**-22 + U * (3.9 + 0.9 + 3.1) * 1.01)
+    assert (adjusted()[1] == 0).all()
+
+
+def test_a_fused_penalty_and_one_in_two_steps_are_within_half_the_bound():
+    inputs, bound = adjusted(
+        logits=normal_like("fused", (1, 3), 3.0, "BF16"), counts=np.array([7, 5, 11]),
+        presence=float(np.float32(0.7)), frequency=float(np.float32(-0.3)), allowed=np.ones((1, 3), dtype=int),
+    )  # fmt: skip
+    f = np.float32
+    x, once = inputs["logits"].astype(f), inputs["logits"].astype(f) - f(inputs["presence"])
+    two_steps = once - f(inputs["frequency"]) * inputs["counts"].astype(f)
+    fused = (once.astype(np.float64) - inputs["frequency"] * inputs["counts"]).astype(f)
+    assert x.dtype == two_steps.dtype == f
+    want = execute("proc.adjust", inputs, NINFER)["adjusted"]
+    for got in (two_steps, fused):
+        assert (np.abs(got - want) <= bound / 2).all()
+
+
+def test_what_filters_took_away_has_no_bound_and_what_they_left_has_little():
+    inputs = {
+        "adjusted": np.array([[2.0, 1.5, 0.5, -np.inf]]), "temperature": 0.5, "top_k": 0, "min_p": 0.0, "top_p": 0.9,
+    }  # fmt: skip
+    for profile in (NINFER, ZLAB):
+        bounds = bounds_of("proc.filter", inputs, execute("proc.filter", inputs, profile), profile)
+        assert (bounds["p"] > 0).tolist() == [[True, True, False, False]]
+        assert (bounds["weights"] > 0).tolist() == [[True, True, True, False]]
+        assert bounds["p"].max() < SAFETY * 2 * (12 * FUNCTION * 8)
+
+
+def test_the_law_of_a_proposal_has_the_bound_of_a_filtered_row():
+    logits = normal_like("law", (2, 9), 2.0, "F32")
+    asked = {"temperature": float(np.float32(0.7)), "top_k": 5, "top_p": float(np.float32(0.8))}
+    drawn = {"logits": logits, "u": np.array([0.3, 0.6]), **asked}
+    given = {"adjusted": logits, "min_p": 0.0, **asked}
+    law = bounds_of("proc.propose", drawn, execute("proc.propose", drawn, ZLAB), ZLAB)["q"]
+    row = bounds_of("proc.filter", given, execute("proc.filter", given, ZLAB), ZLAB)["p"]
+    assert np.array_equal(law, row)

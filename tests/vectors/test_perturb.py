@@ -95,3 +95,26 @@ def test_a_run_that_the_perturbation_sends_elsewhere_is_an_error():
         pytest.raises(BuildError, match="some decision has no margin"),
     ):
         spread(case.id, case.op, inputs, ZLAB, [])
+
+
+def test_the_filters_of_a_request_are_decisions_in_the_rows_that_are_read_alone():
+    held = next(case for case in all_cases("ninfer", op="engine.sample") if case.slug == "led-away-by-penalties")
+    inputs = numbers(input_tensors(held)[0])
+    with watching() as taken:
+        result = execute(held.op, inputs, load_profile("ninfer"))
+    # The first token's row, and of each round the rows up to the one that ended it; min-p and top-p decide in each.
+    read = 1 + int((result["accepted"] + 1).sum())
+    assert [entry.kind for entry in taken].count("cut") == 2 * read
+    min_p, top_p = [entry for entry in taken if entry.kind == "cut"][:2]
+    assert (min_p.goal, min_p.numbers[0]) == (inputs["min_p"], 1.0)
+    assert top_p.goal == inputs["top_p"]
+    assert (np.diff(top_p.numbers) > 0).all()
+
+
+def test_a_top_k_that_was_asked_for_is_a_decision():
+    held = next(case for case in all_cases("ninfer", op="engine.sample") if case.slug == "dflash2-filtered-and-masked")
+    inputs = numbers(input_tensors(held)[0])
+    found = spread(held.id, held.op, inputs, load_profile("ninfer"), [])
+    tops = [decision for decision in found.decisions if decision.name == "top"]
+    assert tops
+    assert all(decision.margin > decision.doubt > 0 for decision in tops)

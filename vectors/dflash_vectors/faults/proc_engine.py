@@ -16,6 +16,7 @@ GREEDY = "Neroued/ninfer as of July 2026, where greedy decoding ignores penaltie
 FIRST_ONLY = "https://github.com/mlx-node/mlx-node/pull/11"
 BONUS = "https://github.com/vllm-project/vllm/issues/44006"
 UNFILTERED = "https://github.com/vllm-project/vllm/issues/9834"
+BLOCK = "https://github.com/sgl-project/sglang/pull/28242"
 NEVER_FED = "https://github.com/sgl-project/sglang/issues/28180"
 COLD = "https://github.com/z-lab/dflash/issues/74"
 SEED = "https://github.com/PaddlePaddle/FastDeploy/pull/5568"
@@ -74,6 +75,16 @@ def bonus_drawn_from_a_raw_row(true: Function) -> Function:
         if len(proposals):
             rows[-1] = _raw(state, logits)[-1]
         return rows
+
+    return wrong
+
+
+@fault("dflash_reference.engine.adjusted", clauses=("PROC-009",), report=BLOCK, effect="output", profiles=KEYED)
+def block_penalised_as_its_first_row(true: Function) -> Function:
+    """Every row of a verify pass is processed as a plain step is: what the block proposed before it does not count."""
+
+    def wrong(state: Any, logits: Array, proposals: Array) -> Any:
+        return np.concatenate([true(state, row[np.newaxis], proposals[:0]) for row in logits])
 
     return wrong
 

@@ -74,6 +74,12 @@ def greedy(profile: Profile) -> Iterator[Case]:
         effect="output",
     )  # fmt: skip
     yield Case(
+        "greedy-penalties-inside-a-block", ("PROC-009", "PROC-008", "PROC-010", "PROC-006"),
+        request("dflash", profile, 14, temperature=0.0, forbidden=(5, 8, 10), presence=0.125, frequency=0.3125),
+        catches="a block that repeats a token does not punish it before the block ends",
+        effect="output",
+    )  # fmt: skip
+    yield Case(
         "greedy-mask", ("PROC-010", "PROC-006"),
         request("dflash", profile, 13, temperature=0.0, forbidden=(8, 10)),
         catches="proposals are accepted by the raw argmax, forbidden or not",
@@ -114,7 +120,7 @@ def sampled(profile: Profile) -> Iterator[Case]:
     yield Case(
         "dflash2-filtered-and-masked",
         ("PROC-006", "PROC-009", "PROC-011", "PROC-014", "PROC-019", "LAW-009", "LAW-011"),
-        request("dflash2", profile, 12, forbidden=(0,), seed=8, top_k=2, top_p=0.89, presence=0.25, frequency=0.1875),
+        request("dflash2", profile, 10, forbidden=(0,), seed=365, top_k=2, top_p=0.91, presence=0.25, frequency=0.0625),
         catches="drawn proposals are verified against another row than plain decoding's",
         effect="output",
     )  # fmt: skip

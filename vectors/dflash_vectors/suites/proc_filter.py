@@ -262,7 +262,7 @@ def mass(profile: Profile) -> Iterator[Case]:
         yield _case(f"mass-{slug}", ("PROC-015", "PROC-014"), whose, rows, 1.7, top_k=top_k, top_p=top_p)
     hot = "the mass is measured at temperature 1"
     for slug, temperature in (("hot", 2.5), ("cold", 0.4)):
-        yield _case(f"mass-when-{slug}", ("PROC-015",), hot, _logs(0.5, 0.25, 0.15, 0.1), temperature, top_p=0.8)
+        yield _case(f"mass-when-{slug}", ("PROC-015",), hot, _logs(0.5, 0.25, 0.15, 0.1), temperature, top_p=0.7)
 
 
 @suite("proc.filter", profiles=("ninfer",))
