@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -97,14 +98,30 @@ def check_callable(name: str, value: Given) -> Given:
 
 def check_pieces(given: Any, vocabulary: int) -> Callable[[int], bytes] | None:
     """The bytes of each token as a callable, from one or from a list by id. Raises RequestError."""
-    if given is None or callable(given):
-        made: Callable[[int], bytes] | None = given
-        return made
+    if given is None:
+        return None
+    if callable(given):
+        return partial(_piece, given)
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise RequestError(f"pieces is {type(given).__name__}, expected a list of bytes or a callable")
     if len(given) < vocabulary or not all(isinstance(piece, bytes) for piece in given):
         raise RequestError(f"pieces has {len(given)} items, expected the bytes of each of {vocabulary} tokens")
     return given.__getitem__
+
+
+def _piece(given: Callable[[int], Any], token: int) -> bytes:
+    piece = given(token)
+    if not isinstance(piece, bytes):
+        raise RequestError(f"pieces gave {type(piece).__name__} for token {token}, expected bytes")
+    return piece
+
+
+def check_device(device: object) -> torch.device:
+    """The device of that name. Raises RequestError for a name that PyTorch does not know."""
+    try:
+        return torch.device(device)  # type: ignore[call-overload, no-any-return]  # it may be anything
+    except (RuntimeError, TypeError) as error:
+        raise RequestError(f"device is {device!r}, expected the name of a device: {error}") from error
 
 
 def check_strings(given: object, readable: bool) -> tuple[bytes, ...]:

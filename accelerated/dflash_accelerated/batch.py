@@ -6,11 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dflash_spec.errors import DFlashError, RequestError, StateError
+from dflash_spec.errors import RequestError, StateError
 
+from dflash_accelerated.arguments import check_ids, check_integer
 from dflash_accelerated.images import Checkpoint, Images, left_to_feed
 from dflash_accelerated.protocols import Orchestrator
 from dflash_accelerated.requests import Request, Round, Running
+
+TICKETS = 2**63
 
 
 class Waiting(NamedTuple):
@@ -44,9 +47,12 @@ class Batch:
         """Take a request in; its ticket names it from then on.
 
         It begins at the checkpoint `start`, if there is one. With `hold` it keeps its place when it has ended, so that
-        it can be kept, until it is cancelled. Raises StateError where the checkpoint is not one of this prompt.
+        it can be kept, until it is cancelled. Raises StateError where the checkpoint is not one of this prompt,
+        RequestError for what is no request.
         """
-        if start:
+        if not isinstance(request, Request):
+            raise RequestError(f"a request is {type(request).__name__}, expected what `request` gave")
+        if start is not None:
             image = self._images.get(start)
             left_to_feed(request.prompt, image.tokens, *image.covered)
         ticket = self._ticket()
@@ -74,6 +80,7 @@ class Batch:
 
     def cancel(self, ticket: int) -> None:
         """Drop a request; what it has emitted stands. Raises RequestError for a ticket that has left or never was."""
+        _check(ticket)
         self._holds.discard(ticket)
         for places in (self._running, self._held):
             if ticket in places:
@@ -86,9 +93,10 @@ class Batch:
 
     def arrange(self, tickets: Sequence[int]) -> None:
         """The rows of the next round, in this order. Raises RequestError unless it names each running request once."""
-        if sorted(tickets) != sorted(self._running):
-            raise RequestError(f"tickets {list(tickets)}, expected {list(self._running)} in some order")
-        self._running = {ticket: self._running[ticket] for ticket in tickets}
+        order = check_ids("tickets", tickets, TICKETS)
+        if sorted(order) != sorted(self._running):
+            raise RequestError(f"tickets {list(order)}, expected {list(self._running)} in some order")
+        self._running = {ticket: self._running[ticket] for ticket in order}
 
     def checkpoint(self, ticket: int) -> Checkpoint:
         """Keep an image of a request, which goes on as it was. Raises StateError, and RequestError as `_own`."""
@@ -121,19 +129,26 @@ class Batch:
 
     def _own(self, ticket: int) -> Running:
         """The sequence of a ticket. Raises RequestError for one that has none."""
+        _check(ticket)
         running = self._running.get(ticket) or self._held.get(ticket)
         if running is None:
             raise RequestError(f"ticket {ticket}, expected one of a request that runs or is held")
         return running
 
     def _start(self, waiting: Waiting) -> Round:
-        """The first round of a request; an error without a free lane, or once its checkpoint is released."""
+        """The first round of a request: an error without a free lane, once its checkpoint is released, or where
+        something of the request's own raises."""
         try:
             image = self._images.get(waiting.start) if waiting.start else None
             running, first = self._orchestrator.start(waiting.request, image)
-        except DFlashError as error:
+        except Exception as error:
             return Round((), finish_reason="error", error=error)
         self._running[waiting.ticket] = running
         if waiting.hold:
             self._holds.add(waiting.ticket)
         return first
+
+
+def _check(ticket: object) -> None:
+    """Raise RequestError for what is no ticket at all."""
+    check_integer("ticket", ticket, 0, TICKETS - 1)

@@ -146,7 +146,7 @@ class ChainOrchestrator:
             segments.append(Segment(each.target, torch.tensor(columns.ids[: columns.live], device=self._target.device)))
         steps = self._target.forward(segments, self._taps, "all")
         decided = self._decide(running, proposals, steps, allowed)
-        made = [self._settle(*turn) for turn in zip(running, proposals, steps, decided, strict=True)]
+        made = [self._settled(*turn) for turn in zip(running, proposals, steps, decided, strict=True)]
         self._count(
             running,
             [
@@ -274,6 +274,15 @@ class ChainOrchestrator:
         if held:
             lanes, counted = zip(*held, strict=True)
             self._counts.add(lanes, counted)
+
+    def _settled(
+        self, running: Running, proposals: Proposal, step: TargetStep, decision: Decision | Exception
+    ) -> Round:
+        """The round, or the error that the request's observer or pieces raised: no neighbour learns of it."""
+        try:
+            return self._settle(running, proposals, step, decision)
+        except Exception as error:
+            return Round((), tuple(proposals.tokens.tolist()), 0, "error", error)
 
     def _settle(self, running: Running, proposals: Proposal, step: TargetStep, decision: Decision | Exception) -> Round:
         """Keep, commit and roll back one sequence after its verify pass was decided."""

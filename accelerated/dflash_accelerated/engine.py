@@ -31,6 +31,7 @@ from dflash_accelerated import weights
 from dflash_accelerated.arguments import (
     check_allowed,
     check_callable,
+    check_device,
     check_ids,
     check_integer,
     check_pieces,
@@ -146,7 +147,7 @@ class Engine:
         """
         rules = load_profile(profile)
         _check_profile(rules)
-        target_dir, draft_dir, device = Path(target_dir), Path(draft_dir), torch.device(device)
+        target_dir, draft_dir, device = Path(target_dir), Path(draft_dir), check_device(device)
         target_config = read_target_config(target_dir)
         draft_config = read_draft_config(draft_dir, rules, target_config, "published")
         drafts = draft_count(rules, draft_config.block_size, draft_tokens)
@@ -250,8 +251,11 @@ class Engine:
         return self._submitted.submit(request, checkpoint, hold)
 
     def replicate(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> Checkpoint:
-        """A bit-exact copy of an image in host memory (or on a device), by a name of its own. Raises StateError."""
-        return self._images.replicate(checkpoint, torch.device(device))
+        """A bit-exact copy of an image in host memory (or on a device), by a name of its own.
+
+        Raises StateError as `release`, RequestError for a device that there is not.
+        """
+        return self._images.replicate(checkpoint, check_device(device))
 
     def release(self, checkpoint: Checkpoint) -> None:
         """Give an image back; its name is refused from then on. Raises StateError for one that was released."""
@@ -327,7 +331,7 @@ class Engine:
             prefill_chunk=chunk,
             capacity=self.max_context,
             drafts=check_integer("draft_tokens", drafts, 0, self.draft_tokens),
-            observer=observer,
+            observer=check_callable("observer", observer),
             allowed=check_allowed(allowed_tokens, public),
             grammar=check_callable("grammar", grammar),
             pieces=check_pieces(pieces, public),

@@ -73,6 +73,8 @@ class Images:
 
     def get(self, name: Checkpoint) -> Image:
         """The image of this name. Raises StateError for one that was released, or is another engine's."""
+        if not isinstance(name, Checkpoint):
+            raise StateError(f"a checkpoint is {type(name).__name__}, expected what `checkpoint` gave")
         image = self.held[name.slot] if 0 <= name.slot < len(self.held) else None
         if image is None or self._generations[name.slot] != name.generation:
             raise StateError(

@@ -110,6 +110,8 @@ def choose(adjusted: Array, temperature: float, profile: Profile) -> Choice:
 def is_greedy(temperature: float, profile: Profile) -> bool:
     """Whether nothing is drawn at this temperature: at 0 and below it, or below a threshold of the profile's own.
 
+    Both numbers count as F32 holds them, so that a temperature written as the threshold is not below it.
+
     Raises RequestError for NaN, and for a negative temperature where the profile has none.
 
     Clause: PROC-021
@@ -117,7 +119,7 @@ def is_greedy(temperature: float, profile: Profile) -> bool:
     """
     arguments.known_temperature(temperature, profile)
     threshold = profile.axes["greedy_below"]
-    return bool(temperature < threshold if threshold else temperature <= 0)
+    return bool(temperature < float(np.float32(threshold)) if threshold else temperature <= 0)
 
 
 def capped(rows: Array, cap: int) -> Array:

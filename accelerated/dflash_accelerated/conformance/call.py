@@ -51,6 +51,13 @@ class Call:
     def integer(self, name: str) -> int:
         return int(self._inputs[name])
 
+    def public(self, logits: Tensor) -> int:
+        """How many of the columns of logits [N, V] take part. Raises TensorError unless that is 1 to V."""
+        public = self.integer("public")
+        if not 1 <= public <= logits.shape[1]:
+            raise TensorError(f"public is {public}, expected 1 to {logits.shape[1]}, the columns of the logits")
+        return public
+
     def number(self, name: str) -> float:
         return float(self._inputs[name])
 

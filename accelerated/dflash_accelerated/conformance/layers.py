@@ -98,7 +98,8 @@ def _target_logits(call: Call) -> Answer:
 
 
 def _argmax(call: Call) -> Answer:
-    return {"proposals": head.argmax(call.act("logits"), call.integer("public"))}
+    logits = call.act("logits")
+    return {"proposals": head.argmax(logits, call.public(logits))}
 
 
 HANDLERS: dict[str, Callable[[Call], Answer]] = {

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dflash_accelerated import coins, decisions, rounds
+from dflash_accelerated.arguments import check_ids, check_integer
 from dflash_accelerated.conformance.call import Answer, Call, refuse
 from dflash_accelerated.counts import TokenCounts
 from dflash_accelerated.ops import filters, head, penalties, sampling
@@ -27,8 +28,9 @@ def _settings(call: Call, *names: str) -> Sampling:
 
 
 def _distribution(call: Call) -> Answer:
-    """Logits as they are, unlike those of a request: -inf among them is no refusal."""
-    scores, _ = penalties.adjust(call.act("logits"), call.integer("public"))
+    logits = call.act("logits")
+    scores, refused = penalties.adjust(logits, call.public(logits))
+    refuse(refused.any(), "a row of logits")
     rows = _rows(call, len(scores), _settings(call, "temperature"))
     return _shown(filters.distribution(scores, rows, call.numerics))
 
@@ -39,7 +41,10 @@ def _shown(law: filters.Distribution) -> Answer:
 
 
 def _greedy_tokens(call: Call) -> Answer:
-    return {"tokens": head.argmax(call.act("logits"), call.integer("public"))}
+    logits = call.act("logits")
+    public = call.public(logits)
+    refuse(penalties.unusable(logits[:, :public]).any(), "a row of logits")
+    return {"tokens": head.argmax(logits, public)}
 
 
 def _draw(call: Call) -> Answer:
@@ -49,12 +54,14 @@ def _draw(call: Call) -> Answer:
 
 
 def _adjust(call: Call) -> Answer:
-    logits, public = call.act("logits"), call.integer("public")
-    every, weights = torch.arange(len(logits)), (call.raw("presence"), call.raw("frequency"))
+    logits = call.act("logits")
+    public, every = call.public(logits), torch.arange(len(logits))
+    weights = {f"{name}_penalty": call.raw(name) for name in ("presence", "frequency")}
+    Sampling.checked(call.numerics.profile, **{name: float(weight) for name, weight in weights.items()})
     mask = penalties.Mask(every, call.raw("allowed")[:, :public].bool())
     counts = call.raw("counts")[:public].expand(len(logits), -1)
     penalised = penalties.Penalties(
-        every, counts, call.ids("overlay"), *(weight.expand(len(logits)) for weight in weights)
+        every, counts, call.ids("overlay"), *(weight.expand(len(logits)) for weight in weights.values())
     )
     adjusted = penalties.adjust(logits, public, mask, penalised)
     refuse(adjusted.refused.any(), "a row of logits")
@@ -69,10 +76,12 @@ def _overlay(call: Call) -> Answer:
 
 
 def _count(call: Call) -> Answer:
-    counts = TokenCounts(call.integer("public"), CPU)
-    lane = counts.take(call.integers("emitted"))
-    own_law = bool(call.integer("own_law"))
-    counted = rounds.counted(call.integers("licensed"), call.integer("kept"), own_law)
+    public, emitted, licensed = call.integer("public"), call.integers("emitted"), call.integers("licensed")
+    kept = check_integer("kept", call.integer("kept"), 0, len(licensed))
+    counted = rounds.counted(licensed, kept, bool(call.integer("own_law")))
+    check_ids("tokens", (*emitted, *counted), public)
+    counts = TokenCounts(public, CPU)
+    lane = counts.take(emitted)
     counts.add([lane] * len(counted), counted)
     return {"counts": counts.rows([lane])[0]}
 
@@ -97,8 +106,10 @@ def _filter(call: Call) -> Answer:
 
 def _propose(call: Call) -> Answer:
     logits, settings = call.act("logits"), _settings(call, "temperature", "top_k", "top_p")
+    refuse(not settings.temperature, "temperature 0")
     rows = _rows(call, len(logits), settings)
     made = sampling.propose(logits, logits.shape[1], rows, call.raw("u"), call.numerics)
+    refuse(torch.isnan(made.q).any(), "a row of logits")
     return {"proposals": made.tokens, "q": made.q}
 
 

@@ -30,6 +30,7 @@ def _greedy(call: Call) -> Answer:
 
 def _match(call: Call) -> Answer:
     drawn = sampling.draw(_law(call), call.raw("u"))
+    refuse((drawn < 0).any(), "a row of p")  # each row is drawn from, whatever is accepted
     return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), drawn))
 
 

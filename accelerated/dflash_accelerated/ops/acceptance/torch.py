@@ -67,7 +67,7 @@ def terminal(
 
     A correction is drawn from max(p - q, 0), where q is looked up by id; where all of that is 0, profile axis
     `zero_residual` says what happens. After all proposals it is a bonus, with nothing subtracted. A draw from a row
-    that holds a NaN gives -1.
+    that holds a NaN gives -1, and so does one from a row of which such a q is subtracted.
 
     Clauses: LAW-004 to LAW-007, LAW-011, LAW-013. Source: Infernix include/infernix/ops/speculative_round.h; dflash
     0.1.0 _rejection_sample; vllm-project/vllm pull 50183.
@@ -78,7 +78,8 @@ def terminal(
     if len(drawn_from.q):
         at = (rows - torch.arange(len(rows), device=rows.device)).clamp(max=len(drawn_from.q) - 1)
         q = _over_support(support, p.shape[1], drawn_from, at)
-        rest = torch.where(drawn[:, None], p, (p - q).clamp(min=0.0))
+        unknown = torch.isnan(drawn_from.q[at]).any(dim=1, keepdim=True)  # at whichever id, in the support or not
+        rest = torch.where(drawn[:, None], p, (p - q).clamp(min=0.0).masked_fill(unknown, torch.nan))
     mass = rest.sum(dim=1)
     nothing = ~drawn & (mass <= 0)
     if numerics.profile.axes["zero_residual"] == "target":

@@ -64,13 +64,13 @@ def unusable(scores: Tensor) -> Tensor:
 
 
 def _penalised(scores: Tensor, penalties: Penalties) -> Tensor:
-    """Presence first, then frequency · count: two roundings, and a third in the product."""
+    """Presence first, then frequency · count: two roundings, and a third in the product. -infinity stays so."""
     overlay = penalties.overlay
     counted = (overlay >= 0) & (overlay < scores.shape[1])
     counts = penalties.counts.clone().scatter_add_(1, overlay.where(counted, 0), counted.to(torch.int32))
     less = scores - penalties.presence[:, None]
     less = less - penalties.frequency[:, None] * counts.to(torch.float32)
-    return torch.where(counts > 0, less, scores)
+    return torch.where((counts > 0) & (scores > -torch.inf), less, scores)
 
 
 def overlay(proposals: Tensor, owner: Tensor, column: Tensor) -> Tensor:

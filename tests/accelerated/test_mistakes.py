@@ -1,0 +1,112 @@
+"""Callers' own mistakes: what raises in a request ends it alone, and what is no ticket or checkpoint is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dflash_accelerated import Engine, RoundTrace
+from dflash_spec.errors import DFlashError, RequestError, StateError
+
+Load = Callable[..., Engine]
+
+
+class Mistake(Exception):
+    """What a caller's own function raises."""
+
+
+def raising(*_: object) -> bytes:
+    raise Mistake
+
+
+class Later:
+    """Pieces that raise once so many tokens were asked for."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def __call__(self, token: int) -> bytes:
+        self.left -= 1
+        return b"%d " % token if self.left >= 0 else raising()
+
+
+def late(trace: RoundTrace) -> None:
+    """An observer that raises in the second round."""
+    if trace.index:
+        raising()
+
+
+FAILING: dict[str, Callable[[], tuple[dict[str, Any], type[Exception]]]] = {
+    "observer": lambda: ({"observer": raising}, Mistake),
+    "observer-later": lambda: ({"observer": late}, Mistake),
+    "pieces": lambda: ({"pieces": raising}, Mistake),
+    "pieces-later": lambda: ({"pieces": Later(3)}, Mistake),
+    "pieces-between-scan-and-text": lambda: ({"pieces": Later(1)}, Mistake),
+    "pieces-of-text": lambda: ({"pieces": str}, RequestError),
+}
+
+
+@pytest.mark.parametrize("kind", FAILING)
+@pytest.mark.parametrize("place", range(3))
+def test_a_request_whose_own_function_raises_ends_alone(random_engine: Engine, kind: str, place: int) -> None:
+    change, kind_of_error = FAILING[kind]()
+    others = [
+        random_engine.request([8, 3, 50 + at], 9, temperature=1.7, seed=at, stop_ids=[], draft_tokens=2 + at)
+        for at in range(2)
+    ]
+    alone = [random_engine.generate_batch([other])[0].tokens for other in others]
+    requests = [*others]
+    requests.insert(place, random_engine.request([4, 44], 9, stop_ids=[], **change))
+    tickets = [random_engine.submit(request) for request in requests]
+    bad = tickets.pop(place)
+    said: dict[int, tuple[int, ...]] = dict.fromkeys((*tickets, bad), ())
+    errors = []
+    while made := random_engine.step():
+        for ticket, latest in made.items():
+            said[ticket] += latest.tokens
+            errors += [(ticket, type(latest.error))] if latest.error else []
+    assert errors == [(bad, kind_of_error)]
+    assert [said[ticket] for ticket in tickets] == alone
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_lone_call_raises_what_its_own_function_raised(random_engine: Engine, kind: str) -> None:
+    change, kind_of_error = FAILING[kind]()
+    with pytest.raises(kind_of_error):
+        random_engine.generate([4, 44], 9, stop_ids=[], **change)
+    assert len(random_engine.generate([4, 44], 9, stop_ids=[]).tokens) == 9
+
+
+NO_TICKETS = (-1, 99, 1.0, "0", None, [0], True)
+
+
+@pytest.mark.parametrize("ticket", NO_TICKETS, ids=repr)
+@pytest.mark.parametrize("call", ["cancel", "checkpoint", "fork", "arrange"])
+def test_what_is_no_ticket_is_named(random_engine: Engine, ticket: Any, call: str) -> None:
+    with pytest.raises(RequestError, match="ticket"):
+        getattr(random_engine, call)([ticket] if call == "arrange" else ticket)
+
+
+@pytest.mark.parametrize("found", [5, None, "checkpoint", (0, 0, ())], ids=repr)
+def test_what_is_no_request_or_checkpoint_is_named(random_engine: Engine, found: Any) -> None:
+    request = random_engine.request([4, 44], 3)
+    calls: list[tuple[type[DFlashError], Callable[[], Any]]] = [
+        (RequestError, lambda: random_engine.submit(found)),
+        (RequestError, lambda: random_engine.generate_batch([request, found])),
+        (StateError, lambda: random_engine.release(found)),
+        (StateError, lambda: random_engine.replicate(found)),
+    ]
+    calls += [(StateError, lambda: random_engine.restore(found, request))] if found is not None else []
+    for kind, call in calls:
+        with pytest.raises(kind, match=f"is {type(found).__name__}, expected"):
+            call()
+    assert random_engine.step() == {}
+
+
+def test_a_device_that_there_is_not_and_an_observer_that_is_none_are_named(random_pair: Path, load: Load) -> None:
+    with pytest.raises(RequestError, match="device is 'abacus'"):
+        load(random_pair, device="abacus")
+    with pytest.raises(RequestError, match="observer is int"):
+        load(random_pair).request([4], 3, observer=5)  # type: ignore[arg-type]  # that is the point
