@@ -119,7 +119,11 @@ class ChainOrchestrator:
         return other
 
     def load(self, running: Running, image: Image) -> None:
-        """Bring back target, draft and tail together. No row is pending then."""
+        """Bring back target, draft and tail together; nothing is pending. Raises StateError where one is missing."""
+        if bool(running.draft) != bool(image.draft):
+            raise StateError(
+                f"an image {'with' if image.draft else 'without'} a draft, expected the sequence's own kind"
+            )
         kept(running.target).load(image.target)
         if running.draft and image.draft:
             kept(running.draft).load(image.draft)
@@ -315,11 +319,15 @@ def _draft_state(running: Running) -> SequenceState:
 
 
 def commit(running: Running, step: TargetStep, licensed: Sequence[int], count: int) -> rounds.Commit:
-    """Bring target, pending features and tail of a sequence to the end of a round that keeps `count` tokens."""
-    frontier = running.frontier
+    """Bring target, pending features and tail of a sequence to the end of a round that keeps `count` tokens.
+
+    Rows that were pending still, because nothing was proposed from them, stay so before the new ones.
+    """
+    frontier, before = running.frontier, running.pending
     done = rounds.commit(running.anchor, licensed, count, frontier)
     running.target.rollback(done.frontier)
-    running.pending = rounds.pending(step.features, frontier, count).features
+    captured = rounds.pending(step.features, frontier, count).features
+    running.pending = captured if before is None or running.draft is None else torch.cat((before, captured))
     running.tail = rounds.continuation(_scores(step), count, running.tail)
     return done
 

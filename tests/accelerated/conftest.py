@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from dflash_accelerated import Engine
 from dflash_spec.config import draft_tensors, read_draft_config, read_target_config, target_tensors
 from dflash_spec.files import write_tensors
 from dflash_spec.registry import load_profile
 from dflash_spec.tensors import Array, Tensor
 from dflash_vectors import planted
+from torch import Tensor as Torch
 
 COMMON = {
     "model_type": "qwen3",
@@ -64,6 +66,20 @@ def random_weights(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, A
         bits = drawn.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
         made[name] = bits.view(np.float32)
     return made
+
+
+def rowwise(x: Torch, weight: Torch) -> Torch:
+    """x · weightᵀ, each sum in float64 on its own: no result depends on another row."""
+    rows = x.to(torch.float64).reshape(-1, 1, weight.shape[1])
+    sums = [(row * weight.to(torch.float64)).sum(-1) for row in rows]
+    return torch.stack(sums).to(weight.dtype).view(*x.shape[:-1], -1)
+
+
+@pytest.fixture
+def products_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every product of the engine, wherever it was imported."""
+    for op in ("context_kv", "conv", "head", "materialize", "mlp", "qkv", "selector"):
+        monkeypatch.setattr(f"dflash_accelerated.ops.{op}.torch.linear", rowwise)
 
 
 def write_model(folder: Path, config: dict[str, Any], weights: dict[str, Array], dtype: str = "F32") -> None:

@@ -20,7 +20,6 @@ from dflash_accelerated import Engine, Generation, Request, Round, RoundTrace
 from dflash_spec.errors import RequestError
 from dflash_spec.tensors import Array
 from dflash_vectors.planted import Planted
-from torch import Tensor
 
 Load = Callable[..., Engine]
 Pairs = Callable[..., tuple[Path, Planted]]
@@ -58,20 +57,6 @@ MIXED: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 """Eight requests of each profile that differ in what they may differ in."""
-
-
-def rowwise(x: Tensor, weight: Tensor) -> Tensor:
-    """x · weightᵀ, each sum in float64 on its own: no result depends on another row."""
-    rows = x.to(torch.float64).reshape(-1, 1, weight.shape[1])
-    sums = [(row * weight.to(torch.float64)).sum(-1) for row in rows]
-    return torch.stack(sums).to(weight.dtype).view(*x.shape[:-1], -1)
-
-
-@pytest.fixture
-def products_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every product of the engine, wherever it was imported."""
-    for op in ("context_kv", "conv", "head", "materialize", "mlp", "qkv", "selector"):
-        monkeypatch.setattr(f"dflash_accelerated.ops.{op}.torch.linear", rowwise)
 
 
 def asked(engine: Engine, traces: list[list[RoundTrace]] | None = None) -> list[Request]:
