@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from dflash_reference import draft2, engine, processing, rng
+from dflash_reference import draft2, engine, processing, rng, selector
 from dflash_reference.models import Draft2
 from dflash_reference.request import Request
 from dflash_spec.registry import Profile
@@ -15,7 +16,7 @@ from dflash_spec.tensors import Array, Tensor
 from dflash_vectors.replay import choices, verdicts, walks
 from dflash_vectors.replay.choices import Rows
 from dflash_vectors.replay.compare import compare_stage
-from dflash_vectors.replay.findings import PREFILL_ROUND, Finding, Report
+from dflash_vectors.replay.findings import PREFILL_ROUND, Finding, Report, Trail
 from dflash_vectors.replay.lanes import Lane, Lanes, Value
 from dflash_vectors.replay.stages import Own, Stages
 from dflash_vectors.trace import Configuration, Round
@@ -55,6 +56,8 @@ class Judge:
         self.report.seen(own.name, done.bounds)
         if done.divergence is not None:
             clause = CLAUSES.get(own.name, LAYER_CLAUSES[self.asked.second])
+            if own.name == "q" and not self.asked.second:
+                clause = "PROC-020"
             yield Finding(number, f"stage.{own.name}", clause, divergence=done.divergence, trail=done.trail)
 
     def compare_recorded(self, round_: Round, *owns: Own) -> Iterator[Finding]:
@@ -120,13 +123,26 @@ class Judge:
         q, off = (own.value, own.value.spread()) if recorded is None else (recorded, 0.0)
         ids = np.tile(np.arange(q.true.shape[1]), (len(q.true), 1))
         if self.keyed:
-            yield from walks.drawn_steps(round_, ids, q.true, np.full(q.true.shape, off), u, self.profile, "PROC-020")
+            bound, trail = np.full(q.true.shape, off), self._drawn_again(round_, ids, q.true)
+            for finding in walks.drawn_steps(round_, ids, q.true, bound, u, self.profile, "PROC-020"):
+                yield replace(finding, trail=trail)
         for row, token in enumerate(round_.proposals):
             if not q.true[row, token] > 0:
                 text = f"row {row}: token {token}, to which the draft's law gives no probability"
                 yield Finding(round_.number, "decision.proposals", "PROC-020", text)
         none: Array = np.zeros((0, 0))
         return engine.Drawn((), none, none, round_.proposals, ids, q.true)
+
+    def _drawn_again(self, round_: Round, ids: Array, q: Array) -> Trail:
+        """The proposals drawn again, each from the law of its step."""
+        state = self.served
+
+        def again(lane: Lane) -> Array:
+            u = engine.proposal_uniforms(state, len(q))
+            ranks = [selector.drawn(law, float(goal), self.profile) for law, goal in zip(q, u, strict=True)]
+            return np.array([row[rank] for row, rank in zip(ids, ranks, strict=True)])
+
+        return Trail(again, lambda other: 0.0 if np.array_equal(other, round_.proposals) else np.inf)
 
     def _walked(self, round_: Round, walk: walks.Walk) -> Findings:
         """A DFlash2 draft's candidates, scores and law, and the proposals by them."""
@@ -150,7 +166,9 @@ class Judge:
             bound = None if held is not None else law.bound
             if held is None and bound is None:
                 bound = np.full(q.shape, law.value.spread())
-            yield from walks.drawn_steps(round_, ids, q, bound, u, self.profile)
+            trail = self._drawn_again(round_, ids, q)
+            for finding in walks.drawn_steps(round_, ids, q, bound, u, self.profile):
+                yield replace(finding, trail=trail)
         none: Array = np.zeros((0, 0))
         return draft2.Proposal((), none, ids, none, none, none, round_.proposals, q)
 

@@ -36,11 +36,11 @@ MODULES = {
     "stage.unary": ("head", "num"),
     "stage.g": ("selector", "num"),
     "stage.scores": ("selector", "num"),
-    "stage.q": ("selector", "num"),
+    "stage.q": ("selector", "processing", "filters", "num"),
     "stage.target": ("target", "tap", "layer", "num"),
-    "decision.proposals": ("head", "selector", "num"),
-    "decision.accepted": ("law", "processing", "target", "layer"),
-    "decision.licensed": ("law", "processing", "target", "layer"),
+    "decision.proposals": ("head", "selector", "processing", "rng", "engine", "num"),
+    "decision.accepted": ("law", "processing", "rng", "filters", "penalties", "engine", "target", "layer"),
+    "decision.licensed": ("law", "processing", "rng", "filters", "penalties", "engine", "target", "layer"),
 }
 """The modules of the reference whose faults may show first at a place, by the beginning of its name."""
 
@@ -89,7 +89,9 @@ def named(finding: Finding, lanes: Lanes, trace: Trace) -> Finding:
             best.append(guess)
     if not best:
         return finding
-    return replace(finding, guesses=tuple(best[:MOST]), clause=best[0].clauses[0])
+    # A tensor tells mistakes apart by many numbers, but one token may come of many of them.
+    sure = finding.place.startswith("stage") or len(best) == 1
+    return replace(finding, guesses=tuple(best[:MOST]), clause=best[0].clauses[0] if sure else finding.clause)
 
 
 def _tried(

@@ -99,7 +99,18 @@ def keyed(
     text = said(tie, "probability")
     if place == "accepted":
         text = f"{round_.accepted}, expected {accepted}: {text}"
-    yield Finding(round_.number, f"decision.{place}", clause, text, tie=tie)
+    yield Finding(round_.number, f"decision.{place}", clause, text, tie=tie, trail=_again(round_, logits, judged))
+
+
+def _again(round_: Round, logits: Value, judged: Callable[[Array], tuple[int, list[int]]]) -> Trail:
+    """The sampled verdict taken again."""
+    recorded = [*round_.licensed.tolist(), round_.accepted]
+
+    def again(lane: Lane) -> Array:
+        accepted, licensed = judged(logits.true)
+        return np.array([*licensed, accepted])
+
+    return Trail(again, lambda other: 0.0 if other.tolist() == recorded else np.inf)
 
 
 def _decisions(taken: Sequence[perturb.Taken], runs: Sequence[Sequence[perturb.Taken]]) -> list[Decision]:
@@ -113,12 +124,16 @@ def _decisions(taken: Sequence[perturb.Taken], runs: Sequence[Sequence[perturb.T
 
 
 def _decisive(decisions: list[Decision], place: str, row: int) -> Decision:
-    """The decision that parts two verdicts: the accept test of a row, or the draw after the last of them."""
+    """The decision that parts two verdicts: the accept test of a row, or the draw after the last of them.
+
+    Where that one is clear, a candidate at the edge of a filter may have changed what was drawn from.
+    """
     kind = "accept" if place == "accepted" else "draw"
-    found = [decision for decision in decisions if decision.name == kind]
-    if not found:
-        return Decision(kind, np.inf, 0.0)
-    return found[row] if kind == "accept" and row < len(found) else found[-1]
+    found = [decision for decision in decisions if decision.name == kind] or [Decision(kind, np.inf, 0.0)]
+    own = found[row] if kind == "accept" and row < len(found) else found[-1]
+    edges = [decision for decision in decisions if decision.name in ("cut", "top")]
+    doubtful = [decision for decision in edges if decision.margin <= decision.doubt]
+    return doubtful[0] if own.margin > own.doubt and doubtful else own
 
 
 def opaque(round_: Round, state: Request, logits: Value, proposal: Any) -> Iterator[Finding]:
