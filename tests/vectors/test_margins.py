@@ -75,7 +75,9 @@ def test_without_an_order_only_what_is_cut_off_has_a_margin_and_the_division_by_
 
 
 def test_min_p_has_the_nearest_weight_on_either_side_as_margins():
-    above, below = [one for one in found("proc.filter", filtered([2.0, 1.0, 0.0], min_p=0.25)) if one.name == "kept"]
+    above, below = [
+        one for one in found("proc.filter", filtered([3.0, 2.0, 1.0, 0.0], min_p=0.25)) if one.name == "kept"
+    ]
     assert above.margin == pytest.approx(np.exp(-1.0) - 0.25)
     assert below.margin == pytest.approx(0.25 - np.exp(-2.0))
     assert 0 < below.doubt < above.doubt < 1e-5

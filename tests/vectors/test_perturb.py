@@ -109,6 +109,7 @@ def test_the_filters_of_a_request_are_decisions_in_the_rows_that_are_read_alone(
     assert (min_p.goal, min_p.numbers[0]) == (inputs["min_p"], 1.0)
     assert top_p.goal == inputs["top_p"]
     assert (np.diff(top_p.numbers) > 0).all()
+    assert len(top_p.numbers) == (min_p.numbers[:-1] >= min_p.goal).sum(), "what min-p drops, top-p does not count"
 
 
 def test_a_top_k_that_was_asked_for_is_a_decision():
