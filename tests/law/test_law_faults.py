@@ -18,7 +18,7 @@ def named(faults: list[Fault]) -> pytest.MarkDecorator:
 
 @named(MOVING)
 def test_a_fault_without_an_excuse_moves_the_law_of_tokens_or_of_counts(fault: Fault) -> None:
-    trial = trials.tried(fault, trials.all_requests_of(fault))
+    trial = trials.judged(fault)
     assert trial.effect in (OUTPUT, ACCEPTANCE, CRASH)
     if fault.effect == "acceptance":
         assert trial.effect == ACCEPTANCE, f"{fault.name} says that it costs acceptance alone: {trial.config}"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from dflash_reference import rng
 from dflash_reference.names import Position
+from dflash_spec.tensors import Array
 
 from dflash_vectors.law import model
 from dflash_vectors.law.configs import Config
 from dflash_vectors.law.expected import Joint, Tokens, joined
-from dflash_vectors.law.lanes import Lane, exact_rows, hashed, play_plain, play_round, remembered
+from dflash_vectors.law.lanes import Lane, exact_rows, hashed, normalised, play_plain, play_round, remembered
 from dflash_vectors.law.symbolic import Draws, Measure, length, outcomes, paths
 
 
@@ -25,14 +26,15 @@ class State(NamedTuple):
     ended: bool
 
 
-def law_of(config: Config, measure: Measure = length) -> Joint:
+def law_of(config: Config, measure: Measure = length, rows: Callable[[Any], Array] = normalised) -> Joint:
     """The joint law of every round's accepted count and the tokens that are compared, from the anchor on.
 
     Each round is enumerated on its own and with uniforms of its own: what follows depends on the state alone. That
-    draws of different rounds are different draws, `stream_law` does not suppose. Raises what the reference raises.
+    draws of different rounds are different draws, `stream_law` does not suppose. `rows` makes exact laws of FP32 ones.
+    Raises what the reference raises.
     """
     counts = np.bincount([model.ANCHOR], minlength=config.vocabulary)
-    with exact_rows():
+    with exact_rows(rows):
         return _Rounds(config, measure).rest(State((model.ANCHOR,), tuple(counts.tolist()), False), config.rounds)
 
 
@@ -87,7 +89,7 @@ def stream_paths(config: Config) -> Iterator[tuple[tuple[Tokens, Tokens], Draws]
             counts += _play(lane, len(counts) < config.rounds)
         return counts, tuple(int(token) for token in lane.tokens[: config.length + 1])
 
-    with exact_rows():
+    with exact_rows(normalised):
         yield from paths(run)
 
 

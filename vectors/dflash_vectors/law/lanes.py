@@ -150,17 +150,28 @@ def normalised(p: Any) -> Array:
     return held.reshape(rows.shape)
 
 
+def as_they_are(p: Any) -> Array:
+    """Rows of FP32 probabilities [..., S] as the Fractions that they are; they add up to nearly 1."""
+    rows = np.asarray(p)
+    held = np.empty(rows.size, dtype=object)
+    held[:] = [Fraction(weight) for weight in rows.ravel().tolist()]
+    return held.reshape(rows.shape)
+
+
 @contextmanager
-def exact_rows() -> Iterator[None]:
-    """Every law that the reference computes is a row of Fractions that add up to 1, and is computed once."""
+def exact_rows(made: Callable[[Any], Array]) -> Iterator[None]:
+    """Every law that the reference computes is a row of Fractions, `made` of FP32 probabilities, and computed once."""
 
     def supported(true: Function) -> Function:
-        return remembered(lambda *given: (done := true(*given))._replace(p=normalised(done.p)))
+        return remembered(lambda *given: (done := true(*given))._replace(p=made(done.p)))
+
+    def softened(true: Function) -> Function:
+        return remembered(lambda *given: made(true(*given)))
 
     with ExitStack() as stack:
         for target, replacement in (
             ("dflash_reference.processing.supported", supported),
-            ("dflash_reference.selector.softened", lambda true: remembered(lambda *given: normalised(true(*given)))),
+            ("dflash_reference.selector.softened", softened),
             ("dflash_reference.penalties.adjust", remembered),
         ):
             stack.enter_context(patched(target, replacement))

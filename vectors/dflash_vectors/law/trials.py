@@ -119,10 +119,12 @@ def requests_of(fault: Fault) -> Iterator[Request]:
             yield request
 
 
-def all_requests_of(fault: Fault) -> Iterator[Request]:
-    """The probes, and then all others of the fault's profiles, the quickest first."""
-    first = list(requests_of(fault))
-    yield from first
+def judged(fault: Fault) -> Trial:
+    """What a fault does to the probes and streams; if that is nothing, the first effect that it has on any request."""
+    trial = tried(fault, requests_of(fault))
     for config in sorted(configs(), key=cost):
-        if BACKENDS[config.backend].profile in fault.profiles and (config, False) not in first:
-            yield config, False
+        if trial.effect != KEPT:
+            break
+        if BACKENDS[config.backend].profile in fault.profiles:
+            trial = tried(fault, [(config, False)])
+    return trial
