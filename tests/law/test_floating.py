@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import dflash_accelerated.conformance as accelerated
 import numpy as np
 import pytest
+from dflash_spec.registry import Profile, load_profile
 from dflash_spec.tensors import Array
 from dflash_vectors.faults import patched
 from dflash_vectors.implementations import reference
+from dflash_vectors.law import families, rule, verify
+from dflash_vectors.law.asking import Question, ask
 from dflash_vectors.law.configs import BACKENDS, Config
 from dflash_vectors.law.floating import AtHand, first_round, judge_first_round, judge_first_token, measurable
+from dflash_vectors.law.pieces import points
 from dflash_vectors.law.probes import PROBES
 from dflash_vectors.law.verdicts import BROKEN, HOLDS
 
 IMPLEMENTATIONS = {"reference": reference.create, "accelerated": accelerated.create}
 DRAWING = [config for config in PROBES if BACKENDS[config.backend].verify != "law.greedy"]
+WHOLE = ("ninfer", "zlab")
 ROUNDS = [config for config in DRAWING if measurable(config)]
 
 
@@ -46,6 +52,33 @@ def test_the_law_of_a_round_is_the_closed_form_as_far_as_fp32_can_tell(config: C
 def test_the_law_of_a_token_is_the_pipelines_as_far_as_fp32_can_tell(config: Config, name: str) -> None:
     found = judge_first_token(runner(name, config), config)
     assert found.filtered + found.drawn <= found.limit
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("profile", [load_profile(name) for name in WHOLE], ids=WHOLE)
+def test_a_draw_changes_where_a_rank_ends_and_not_beside_it(profile: Profile, name: str) -> None:
+    implementation = AtHand(IMPLEMENTATIONS[name](profile.name))
+    question = Question.of("proc.draw", profile, ("PROC-005",))
+    for label, row in families.rows(profile).items():
+        us = points(rule.shares(row.raw.values()), f"edges/{label}")
+        case = question.case(support=[row.ids] * len(us), p=[row.weights] * len(us), u=np.array(us, np.float32))
+        assert ask(implementation, case)["tokens"].tolist() == [rule.drawn(row.raw.items(), Fraction(u)) for u in us]
+
+
+@pytest.mark.parametrize("profile", [*map(load_profile, WHOLE)], ids=WHOLE)
+def test_the_engine_decides_beside_every_breakpoint_as_the_rule_says(profile: Profile) -> None:
+    implementation, compared = AtHand(accelerated.create(profile.name)), 0
+    rounds = [("law.one_hot", given) for given in families.certain_rounds(profile)]
+    rounds += [("law.sparse", given) for given in families.drawn_rounds(profile)]
+    for op, given in rounds:
+        for asked in verify.choices(op, given, profile):
+            axes = [points(axis, f"{given.name}/{number}") for number, axis in enumerate(asked.hints())]
+            for number in range(max(map(len, axes))):
+                point = tuple(axis[(number * (2 * place + 1)) % len(axis)] for place, axis in enumerate(axes))
+                answer = verify.read_round(ask(implementation, asked.case(point)), asked.proposals)
+                assert answer == asked.decided(point), (op, given.name, point)
+                compared += 1
+    assert compared > 300
 
 
 CERTAIN = Config("ninfer-dflash", 2, 5, "none", "none", "1.3", "none", 9, 1)

@@ -1,12 +1,5 @@
-"""Verification against the law that drew the proposals, over every outcome of the draws, the coins and the terminal.
+"""Verification against the law that drew the proposals, at its edges; `tests/law` proves the rest of it."""
 
-A uniform u is continuous: between two neighbouring thresholds every u decides alike, so one inner point stands for
-the interval and its length is the probability.
-"""
-
-from fractions import Fraction
-from itertools import accumulate, pairwise, product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,101 +7,11 @@ import pytest
 from dflash_reference import law
 from dflash_spec.errors import TensorError
 from dflash_spec.registry import Profile, load_profile
-from dflash_spec.tensors import Array
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NINFER, ZLAB = load_profile("ninfer"), load_profile("zlab")
 PROFILES = pytest.mark.parametrize("profile", [NINFER, ZLAB], ids=["ninfer", "zlab"])
 TINY = 2.0**-149
 """The smallest FP32 number: half of it, and anything more, rounds to it."""
-Law = dict[int, Fraction]
-
-
-def intervals(thresholds: set[Fraction]) -> list[tuple[Fraction, Fraction]]:
-    """Inner point and length of each interval into which the thresholds cut [0, 1)."""
-    cuts = sorted({Fraction(0), Fraction(1)} | {cut for cut in thresholds if 0 < cut < 1})
-    return [((low + high) / 2, high - low) for low, high in pairwise(cuts)]
-
-
-def rows(laws: list[Law], width: int) -> tuple[Array, Array]:
-    """Ids and exact weights of each law, padded with -1 and 0 to one width."""
-    ids, weights = np.full((len(laws), width), -1), np.full((len(laws), width), Fraction(0), dtype=object)
-    for row, one in enumerate(laws):
-        ids[row, : len(one)] = list(one)
-        weights[row, : len(one)] = list(one.values())
-    return ids, weights
-
-
-def cumulative(weights: list[Fraction]) -> set[Fraction]:
-    mass = sum(weights)
-    return {total / mass for total in accumulate(weights)} if mass else set()
-
-
-@st.composite
-def laws(draw: st.DrawFn) -> Law:
-    """A law over one to three of five tokens, in an order of its own, zeros included."""
-    ids = draw(st.permutations([2, 3, 5, 7, 11]))[: draw(st.integers(1, 3))]
-    weights = draw(st.lists(st.integers(0, 4), min_size=len(ids), max_size=len(ids)).filter(any))
-    return {token: Fraction(weight, sum(weights)) for token, weight in zip(ids, weights, strict=True)}
-
-
-def outcomes(q: list[Law], p: list[Law], profile: Profile) -> dict[tuple[int, ...], Fraction]:
-    """The probability of each licensed row, whose length tells the accepted count."""
-    candidates, offered = rows(q, 4)
-    support, wanted = rows(p, 4)
-    found: dict[tuple[int, ...], Fraction] = {}
-    for drawn in product(*[[token for token, weight in row.items() if weight] for row in q]):
-        chance = prod((row[token] for row, token in zip(q, drawn, strict=True)), start=Fraction(1))
-        tests = [intervals({p[slot].get(token, Fraction(0)) / q[slot][token]}) for slot, token in enumerate(drawn)]
-        ends = intervals({
-            cut
-            for slot, row in enumerate(p)
-            for less in ({}, q[slot] if slot < len(q) else {})
-            for cut in cumulative([max(weight - less.get(token, 0), Fraction(0)) for token, weight in row.items()])
-        })  # fmt: skip
-        for *coins, (end, length) in product(*tests, ends):
-            verdict = law.sparse(
-                np.array(drawn, dtype=np.int64), candidates, offered, support, wanted,
-                np.array([coin for coin, _ in coins], dtype=object), end, profile,
-            )  # fmt: skip
-            kept = tuple(verdict.licensed[: verdict.accepted + 1].tolist())
-            assert kept[:-1] == drawn[: verdict.accepted]
-            assert not verdict.licensed[verdict.accepted + 1 :].any()
-            found[kept] = found.get(kept, Fraction(0)) + chance * length * prod(weight for _, weight in coins)
-    return {kept: weight for kept, weight in found.items() if weight}
-
-
-@PROFILES
-@settings(max_examples=60)
-@given(q=st.lists(laws(), max_size=2), bonus=laws(), data=st.data())
-def test_every_outcome_is_as_likely_as_speculative_sampling_says(
-    profile: Profile, q: list[Law], bonus: Law, data: st.DataObject
-) -> None:
-    p = [data.draw(laws()) for _ in q] + [bonus]
-    expected: dict[tuple[int, ...], Fraction] = {}
-    for count in range(len(p)):
-        for accepted in product(*[row.items() for row in q[:count]]):
-            both = prod(min(p[slot].get(token, Fraction(0)), weight) for slot, (token, weight) in enumerate(accepted))
-            less = q[count] if count < len(q) else {}
-            for token, weight in p[count].items():
-                kept = (*(token_ for token_, _ in accepted), token)
-                expected[kept] = both * max(weight - less.get(token, Fraction(0)), Fraction(0))
-    assert outcomes(q, p, profile) == {kept: weight for kept, weight in expected.items() if weight}
-
-
-@PROFILES
-@given(q=laws(), p=laws(), bonus=laws())
-def test_the_emitted_token_has_the_targets_law_and_acceptance_is_the_common_mass(
-    profile: Profile, q: Law, p: Law, bonus: Law
-) -> None:
-    found = outcomes([q], [p, bonus], profile)
-    first: Law = {}
-    for kept, weight in found.items():
-        first[kept[0]] = first.get(kept[0], Fraction(0)) + weight
-    assert first == {token: weight for token, weight in p.items() if weight}
-    accepted = sum(weight for kept, weight in found.items() if len(kept) == 2)
-    assert accepted == sum(min(weight, q.get(token, Fraction(0))) for token, weight in p.items())
 
 
 def verdict(p: list[float], q: list[float], u: float, end: float, profile: Profile, proposal: int = 4) -> Any:
