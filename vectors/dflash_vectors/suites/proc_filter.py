@@ -28,10 +28,13 @@ def _rows(key: str, rows: int, width: int, step: float = 0.1875) -> Array:
     return spread
 
 
-def _logs(*masses: float, width: int = 37, start: int = 3) -> Array:
-    """One row whose softmax at temperature 1 is `masses` at every third id from `start` on, the rest far below."""
-    row = -200.0 - 0.5 * np.arange(width)[np.newaxis]
-    row[0, start : start + 3 * len(masses) : 3] = inputs.represent(np.log(np.array(masses)), "F32")
+WARM = 1.3
+
+
+def _logs(*masses: float, temperature: float = WARM) -> Array:
+    """One row whose softmax at `temperature` is `masses` at every third id from 3 on, the rest far below."""
+    row = -200.0 - 0.5 * np.arange(37)[np.newaxis]
+    row[0, 3 : 3 + 3 * len(masses) : 3] = inputs.represent(temperature * np.log(np.array(masses)), "F32")
     return row
 
 
@@ -210,7 +213,7 @@ def minima(profile: Profile) -> Iterator[Case]:
     yield _case("min-p-exactly-on-a-weight", ("PROC-013",), strict, tied, min_p=1.0, tags=("tie",))
     yield _case("min-p-of-1", ("PROC-013",), "the best candidate falls to its own limit", rows, min_p=1.0)
     flat = _logs(0.3, 0.25, 0.2, 0.15, 0.1)
-    yield _case("min-p-on-a-flat-row", ("PROC-013",), relative, flat, 1.0, min_p=0.4)
+    yield _case("min-p-on-a-flat-row", ("PROC-013",), relative, flat, WARM, min_p=0.4)
     yield _case("min-p-with-top-k", ("PROC-013", "PROC-011"), relative, rows, 1.3, top_k=6, min_p=0.55)
     yield _case("min-p-beyond-top-k", ("PROC-011", "PROC-013"), "min-p takes the place of top-k", rows, 1.3, top_k=4,
                 min_p=0.01)  # fmt: skip
@@ -224,14 +227,14 @@ def nuclei(profile: Profile) -> Iterator[Case]:
     for slug, top_p, temperature in (("0-9", 0.9, 0.7), ("0-5", 0.5, 1.7), ("0-97", 0.97, 1.1), ("0-2", 0.2, 0.3)):
         yield _case(f"top-p-{slug}", ("PROC-014",), crossing, rows, temperature, top_p=top_p)
     peaked = _logs(0.9, 0.06, 0.04)
-    yield _case("top-p-below-the-first", ("PROC-014",), "a peaked row keeps nothing", peaked, 1.0, top_p=0.3)
-    yield _case("top-p-of-almost-nothing", ("PROC-014",), "a peaked row keeps nothing", rows, 1.0, top_p=1e-6)
+    yield _case("top-p-below-the-first", ("PROC-014",), "a peaked row keeps nothing", peaked, WARM, top_p=0.3)
+    yield _case("top-p-of-almost-nothing", ("PROC-014",), "a peaked row keeps nothing", rows, WARM, top_p=1e-6)
     near = _logs(0.4, 0.3, 0.2, 0.1)
     for slug, top_p in (("just-below", 0.69999), ("just-above", 0.70001)):
-        yield _case(f"top-p-{slug}-a-cumulative-weight", ("PROC-014",), crossing, near, 1.0, top_p=top_p)
+        yield _case(f"top-p-{slug}-a-cumulative-weight", ("PROC-014",), crossing, near, WARM, top_p=top_p)
     yield _case(
         "top-p-renormalises", ("PROC-016", "PROC-014"), "what the filter took away is missing from the row",
-        _logs(0.5, 0.3, 0.15, 0.05), 1.0, top_p=0.75,
+        _logs(0.5, 0.3, 0.15, 0.05), WARM, top_p=0.75,
     )  # fmt: skip
 
 
@@ -256,13 +259,13 @@ def mass(profile: Profile) -> Iterator[Case]:
     """Top-k and top-p together: whose mass it is."""
     whose = "the mass is that of the whole vocabulary, not of what top-k left"
     apart = _logs(0.35, 0.25, 0.20, 0.05, 0.04, 0.04, 0.04, 0.03)
-    yield _case("mass-after-top-k", ("PROC-015",), whose, apart, 1.0, top_k=4, top_p=0.82)
+    yield _case("mass-after-top-k", ("PROC-015",), whose, apart, WARM, top_k=4, top_p=0.82)
     rows = _rows("filter/mass", 2, 131, 2.0**-5)
     for slug, top_k, top_p in (("of-twelve", 12, 0.6), ("of-nineteen", 19, 0.35), ("of-three", 3, 0.6)):
         yield _case(f"mass-{slug}", ("PROC-015", "PROC-014"), whose, rows, 1.7, top_k=top_k, top_p=top_p)
-    hot = "the mass is measured at temperature 1"
+    hot, ranked = "the mass is measured at temperature 1", _logs(0.5, 0.25, 0.15, 0.1, temperature=1.0)
     for slug, temperature in (("hot", 2.5), ("cold", 0.4)):
-        yield _case(f"mass-when-{slug}", ("PROC-015",), hot, _logs(0.5, 0.25, 0.15, 0.1), temperature, top_p=0.7)
+        yield _case(f"mass-when-{slug}", ("PROC-015",), hot, ranked, temperature, top_p=0.7)
 
 
 @suite("proc.filter", profiles=("ninfer",))
@@ -276,10 +279,10 @@ def mass_of_twenty(profile: Profile) -> Iterator[Case]:
     before = "the mass is what min-p left, not what top-k left"
     tail = _logs(1.0, 0.5, 0.3, *([0.05] * 6))
     tail[0, 12:30:3] += inputs.represent(np.arange(6) * -(2.0**-6), "F32")
-    yield _case("mass-before-min-p", ("PROC-015", "PROC-013"), before, tail, 1.0, min_p=0.1, top_p=0.8)
+    yield _case("mass-before-min-p", ("PROC-015", "PROC-013"), before, tail, WARM, min_p=0.1, top_p=0.8)
     yield _case(
         "min-p-before-top-p-counts", ("PROC-013", "PROC-014"), "a candidate below min-p is counted, and kept", tail,
-        1.0, min_p=0.4, top_p=0.84,
+        WARM, min_p=0.4, top_p=0.84,
     )  # fmt: skip
     everything = _rows("filter/all", 3, 53)
     yield _case(
