@@ -107,7 +107,7 @@ def clean(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     def one(backend: str) -> Path:
         if backend not in made:
             pair, folder = make(backend), tmp_path_factory.mktemp("clean") / "trace"
-            record_reference(folder, pair.reference("zlab"), pair.texts, pair.pair.prompts[0], pair.settings(130))
+            record_reference(folder, pair.reference("zlab"), pair.texts, pair.pair.prompts[0], pair.settings(120))
             made[backend] = folder
         return made[backend]
 

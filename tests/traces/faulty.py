@@ -149,6 +149,9 @@ def target_one_early(true: Function) -> Function:
     return wrong
 
 
+FIRST = ("dflash",)
+"""The backend of faults that both have alike."""
+
 REFERENCE = (
     Faulty("target-not-cut-back", known("cut-does-nothing"), "frontier.kv", "COMMIT-002"),
     Faulty("context-one-round-late", known("context-one-round-late"), "stage.c", "CTX-010"),
@@ -156,13 +159,14 @@ REFERENCE = (
     Faulty("features-of-another-slice", replaced("commit.pending", shifted_slice), "stage.features", "CTX-009", 38),
     Faulty("count-captured-in-round-one", count_captured_once, "stage.features", "CTX-009", 38),
     Faulty("count-of-another-row", replaced("law.matching_prefix", count_of_another_row), "decision.accepted",
-           "LAW-001"),
-    Faulty("token-of-the-next-row", replaced("law.greedy", token_of_the_next_row), "decision.licensed", "LAW-002"),
-    Faulty("committed-twice", replaced("commit.commit", committed_twice), "frontier.execution", "COMMIT-008"),
+           "LAW-001", backends=FIRST),
+    Faulty("token-of-the-next-row", replaced("law.greedy", token_of_the_next_row), "decision.licensed", "LAW-002",
+           backends=FIRST),
+    Faulty("committed-twice", replaced("commit.commit", committed_twice), "frontier.execution", "COMMIT-008",
+           backends=FIRST),
     Faulty("context-keys-restart", known("context-positions-counted-again"), "stage.layer.1", "CTX-006"),
-    Faulty("one-token-too-few", replaced("stop.preview", one_too_few), "decision.kept", "STOP-002"),
-    Faulty("second-best", replaced("head.argmax", second_best), "decision.proposals", "HEAD-002",
-           backends=("dflash",)),
+    Faulty("one-token-too-few", replaced("stop.preview", one_too_few), "decision.kept", "STOP-002", backends=FIRST),
+    Faulty("second-best", replaced("head.argmax", second_best), "decision.proposals", "HEAD-002", backends=FIRST),
     Faulty("target-positions-off-by-one", replaced("target.decoder_layer", target_one_early), "stage.target.features",
            "BLK-006"),
 )  # fmt: skip
@@ -299,7 +303,7 @@ PACKAGE = (
     Faulty("taps-entering", entering_taps, "stage.features", "TAP-001"),
     Faulty("positions-restarted", draft_call(restarted), "stage.layer.0", "CTX-006"),
     Faulty("mask-in-the-anchors-slot", draft_call(masked_anchor), "stage.layer.0", "BLK-001"),
-    Faulty("features-in-another-order", draft_call(rolled_features), "stage.features", "CTX-009"),
+    Faulty("features-in-another-order", draft_call(rolled_features), "stage.features", "CTX-009", backends=FIRST),
     Faulty("unwritten-tail-scanned", unwritten_tail_scanned, "end.reason", "STOP-012", stops="mask"),
     Faulty("anchor-as-every-predecessor", anchor_as_every_predecessor, "stage.scores", "SEL-002",
            backends=("dflash2",)),

@@ -1,7 +1,7 @@
 """A trace of an engine that begins to do one thing wrong in round 37 is blamed on that round, that place, that rule.
 
 Up to round 37 such an engine's trace is the clean one's, byte for byte, which other tests judge from its beginning; so
-here the rounds from 30 on are judged.
+here the rounds from 34 on are judged.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from . import faulty
 from .conftest import DRAFTS, Made, Make
 from .faulty import FROM, PACKAGE, REFERENCE, Faulty
 
-NEW_TOKENS = 130
-JUDGED = range(30, 60)
+NEW_TOKENS = 120
+JUDGED = range(34, 60)
 
 
 def each(engines: tuple[Faulty, ...]) -> list[Any]:
@@ -137,7 +137,7 @@ def ring_report(made: Made, profile: str, change: Any, tmp_path: Path, monkeypat
     from trace_engine import decode  # type: ignore[import-not-found]
 
     Ring(change).patch(monkeypatch)
-    decode(tmp_path / "trace", made.engine(profile), made.folder, made.pair.prompts[0], NEW_TOKENS, profile)
+    decode(tmp_path / "trace", made.engine(profile), made.folder, made.pair.prompts[0], NEW_TOKENS + 20, profile)
     return made.replayed(tmp_path / "trace", JUDGED)
 
 

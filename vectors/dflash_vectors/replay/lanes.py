@@ -95,10 +95,11 @@ class Lane:
         return self._extend(ids)
 
     def catch_up(self) -> None:
-        """Let the draft's context hold every chunk."""
-        for chunk in self.history.chunks:
-            if chunk.start == self.context.length:
-                self.append(self.context_rows(chunk), np.arange(chunk.start, chunk.stop))
+        """Let the draft's context hold every chunk, those that it lacks in one pass."""
+        lacking = [chunk for chunk in self.history.chunks if chunk.start >= self.context.length]
+        if lacking:
+            rows = np.concatenate([self.context_rows(chunk) for chunk in lacking])
+            self.append(rows, np.arange(lacking[0].start, lacking[-1].stop))
 
     def context_rows(self, chunk: Chunk) -> Array:
         """The rows c [T, H] of a chunk: recorded, or computed from the features."""

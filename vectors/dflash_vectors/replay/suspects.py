@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from dflash_reference import target as target_model
+from dflash_reference.models import Draft2
 from dflash_spec.tensors import Array
 
 from dflash_vectors import faults
@@ -104,7 +105,9 @@ def _tried(
             holding = suspect.spoil(lane, scene)
             if holding is not None:
                 yield _off(trail, lane, holding), suspect.guess
-    modules = next((held for place, held in MODULES.items() if finding.place.startswith(place)), ())
+    modules = {module for place, held in MODULES.items() if finding.place.startswith(place) for module in held}
+    if not isinstance(start.pair.draft, Draft2):
+        modules -= {"draft2", "conv", "selector"}
     base = start.pair.profile.base or start.pair.profile.name
     for fault in faults.all_faults():
         module = fault.target.removeprefix("dflash_reference.").partition(".")[0]
