@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, astuple
 from itertools import combinations
+from pathlib import Path
 
 import pytest
-from dflash_vectors.law.configs import AXES, FILTERS, LEVELS, TEMPERATURES, Config, configs, is_word
+from dflash_vectors.law.configs import AXES, FILTERS, LEVELS, MODULUS, TEMPERATURES, Config, configs, is_word
 from dflash_vectors.law.model import PROMPT, likeliest, target_logits
 
 ALL = configs()
@@ -15,6 +16,15 @@ ALL = configs()
 
 def test_there_are_more_than_three_hundred_requests() -> None:
     assert len(ALL) == len(set(ALL)) > 300
+
+
+def test_the_page_counts_them_and_tells_the_checksum() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "law.md").read_text("utf-8")
+    assert f"**Any two of the {len(ALL)} requests differ on two axes or more.**" in page
+    assert f"a multiple of {MODULUS}" in page
+    for axis in ("vocabulary", "budget", "drafts"):
+        assert ", ".join(map(str, LEVELS[axis])) in page
+    assert all(level.removesuffix("-0.5") in page for level in TEMPERATURES)
 
 
 def test_any_two_requests_differ_on_two_axes_or_more() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 REASONS: dict[str, tuple[str, ...]] = {
     "it differs where a uniform lies on a threshold, and that has probability 0": (
         "coin-equal-to-p-accepts", "coin-equal-to-the-ratio-accepts", "covered-proposals-accepted",
-        "covered-proposals-tested", "rank-at-equality",
+        "covered-proposals-tested", "rank-at-equality", "uniform-of-0-takes-the-first-id",
     ),
     "exact products are not rounded": ("product-with-the-coin-exact",),
     "exact probabilities add up to 1, and no uniform is left over": (
@@ -56,8 +56,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "the engine's mask forbids the padding too": ("padding-rows-sampled", "target-padding-masked-with-a-number"),
     "no logit is -0": ("support-tells-zeros-apart",),
     "no request here is long enough, or asks for as much": (
-        "counts-held-in-a-byte", "later-filters-accepted", "top-k-above-the-vocabulary-fails",
-        "top-k-not-cut-at-twenty",
+        "counts-held-in-a-byte", "top-k-above-the-vocabulary-fails", "top-k-not-cut-at-twenty",
     ),
     "no weight stands exactly on the limit": ("min-p-drops-what-is-on-the-limit",),
 }  # fmt: skip
