@@ -326,7 +326,6 @@ class Lockstep(RuleBasedStateMachine):
         own = lane.own.fork()
         self.lanes[ticket] = Lane(ticket, lane.prompt, lane.settings, lane.hold, opened=own, rejected=lane.rejected)
         self.seen["step"] += 1
-        self.seen["fork"] += 1
 
     @precondition(lambda self: self.images and len(self.waiting) + len(self.lanes) < PLACES + 1)
     @rule(
@@ -335,15 +334,16 @@ class Lockstep(RuleBasedStateMachine):
     )  # fmt: skip
     def restore(self, data: st.DataObject, more: int, other: bool, chunk: int | None, count: int, hold: bool) -> None:
         """A prompt that begins with an image's tokens, and goes on as they would, or elsewhere, or not at all."""
-        self._restore(data.draw(st.sampled_from(self.images)), more, other, chunk, count, hold)
+        after_rejects = [image for image in self.images if image.rejected]
+        self._restore(data.draw(st.sampled_from(after_rejects or self.images)), more, other, chunk, count, hold)
 
     def _restore(self, start: Named, more: int, other: bool, chunk: int | None, count: int, hold: bool) -> None:
         tokens = list(start.name.tokens)
-        more = min(more, LONGEST - 5 - len(tokens))
-        rest = self.pair.walks[0][:more] if other else self.pair.plan.continuation(tokens, max(0, more))
+        more = max(0, min(more, LONGEST - 5 - len(tokens)))
+        rest = self.pair.walks[0][:more] if other else self.pair.plan.continuation(tokens, more)
         self._ask([*tokens, *rest], chunk, count, None, hold, start)
 
-    @precondition(lambda self: any(lane.rejected for lane in self.lanes.values()) and not self.waiting)
+    @precondition(lambda self: any(lane.rejected for lane in self.lanes.values()))
     @rule(data=st.data(), more=st.integers(0, 6), other=st.booleans(), count=st.integers(6, 30))
     def go_back(self, data: st.DataObject, more: int, other: bool, count: int) -> None:
         """Keep a lane whose last round rejected a proposal, drop it, and restore it."""
@@ -355,6 +355,16 @@ class Lockstep(RuleBasedStateMachine):
         del self.lanes[lane.ticket]
         self._restore(self.images[-1], more, other, None, count, False)
         self.play([0, DRAFTS, 2, 3][:PLACES])
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data(), accepts=ACCEPTS, more=st.integers(0, 6), other=st.booleans(), count=st.integers(6, 30))
+    def play_and_go_back(
+        self, data: st.DataObject, accepts: list[int], more: int, other: bool, count: int
+    ) -> None:  # fmt: skip
+        """Let the rows play, and one whose proposals were not all accepted once more from there."""
+        self.play([min(accepted, DRAFTS - 1) for accepted in accepts])
+        if any(lane.rejected for lane in self.lanes.values()):
+            self.go_back(data, more, other, count)
 
     @precondition(lambda self: self.images and len(self.images) < IMAGES)
     @rule(data=st.data())
