@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from dflash_vectors.law.configs import BACKENDS, Config, configs, cost
+from dflash_vectors.law.configs import BACKENDS, PENALTIES, Config, configs, cost
 from dflash_vectors.law.enumerated import law_of, stream_law
 from dflash_vectors.law.expected import Expected, marginal
 from dflash_vectors.law.lanes import as_they_are
@@ -50,6 +50,18 @@ def test_fp32_rows_that_do_not_add_up_to_1_move_no_probability_by_more_than_four
     # A row of FP32 values and its sum are off by a step, relatively; what both laws share, and what is left, by two.
     moved = largest_move(marginal(law_of(config, rows=as_they_are)), Expected(config).plain())
     assert moved <= 4 * min(config.budget, config.length) * TICK
+
+
+@pytest.mark.parametrize("backend", ["ninfer-dflash", "ninfer-dflash2", "ninfer-dflash-any"])
+def test_a_token_is_accepted_twice_in_a_block_where_each_time_it_counts(backend: str) -> None:
+    counted = [config for config in configs() if config.backend == backend and PENALTIES[config.penalty].frequency]
+    twice = [
+        config
+        for config in counted
+        for (first, *_), tokens in Expected(config).joint()
+        if first > len(set(tokens[1 : first + 1]))
+    ]
+    assert twice
 
 
 @pytest.mark.parametrize("backend", [name for name, backend in BACKENDS.items() if backend.verify != "law.greedy"])

@@ -36,7 +36,7 @@ def round_law(rule: str, extent: int, wanted: Wanted, offered: Offered) -> Round
     proposal, and with the rest of p(v) as the token that ends the round.
 
     Clause: LAW-014
-    Source: arXiv 2211.17192, theorem 1 and appendix A.1; arXiv 2302.01318, theorem 1; arXiv 2305.09781 for `match`.
+    Source: arXiv 2211.17192, section 2.3 and appendix A.1; arXiv 2302.01318, theorem 1; arXiv 2305.09781 for `match`.
     """
     found: RoundLaw = {}
 

@@ -166,9 +166,9 @@ def allowed(backend: str) -> dict[str, tuple[str | int, ...]]:
 
 def is_telling(config: Config) -> bool:
     """Whether every level makes a difference beside the others."""
-    filter_ = FILTERS[config.filter]
+    cuts = config.filter == "all three" or FILTERS[config.filter].top_k < config.vocabulary
     has_last = config.stop != "last" or config.drafts > 1
-    return has_last and config.rounds <= min(config.budget, config.length) and filter_.top_k % 19 < config.vocabulary
+    return cuts and has_last and config.rounds <= min(config.budget, config.length)
 
 
 def cost(config: Config) -> float:
