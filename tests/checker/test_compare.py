@@ -196,6 +196,14 @@ def test_acceptance_of_what_must_be_refused_is_told_before_the_values_that_come_
     assert [d.label for d in compare(case, answer)] == ["out.refused", "out.ids"]
 
 
+def test_whoever_says_of_an_accepted_input_that_it_is_not_refused_says_nothing_wrong(vectors: Any) -> None:
+    answer = answer_to(vectors, vectors.FEATURE)
+    answer.tensors["out.refused"] = vectors.i32(0)
+    assert compare(vectors.case(vectors.FEATURE), answer) == ()
+    answer.tensors["out.refused"] = vectors.i32(1)
+    assert [d.label for d in compare(vectors.case(vectors.FEATURE), answer)] == ["out.refused"]
+
+
 def test_a_stage_that_the_vector_left_out_is_not_held_against_an_answer(vectors: Any) -> None:
     case = vectors.case(vectors.FEATURE)
     case = replace(case, expected=case.expected[1:])
