@@ -204,6 +204,13 @@ def test_whoever_says_of_an_accepted_input_that_it_is_not_refused_says_nothing_w
     assert [d.label for d in compare(vectors.case(vectors.FEATURE), answer)] == ["out.refused"]
 
 
+def test_an_accepted_input_need_not_be_called_not_refused(vectors: Any) -> None:
+    case, refused = vectors.case(vectors.REFUSED), vectors.case(vectors.REFUSED).expected[0]
+    accepted = replace(case, expected=(replace(refused, tensor=vectors.i32(0)),))
+    assert compare(accepted, Answer({})) == ()
+    assert [d.label for d in compare(case, Answer({}))] == ["out.refused"]
+
+
 def test_a_stage_that_the_vector_left_out_is_not_held_against_an_answer(vectors: Any) -> None:
     case = vectors.case(vectors.FEATURE)
     case = replace(case, expected=case.expected[1:])
