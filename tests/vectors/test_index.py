@@ -156,8 +156,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sets, "write_atomic", full)
-    assert gen_vectors.main([*PART, "--out", str(tmp_path / "set")]) == 2
-    assert capsys.readouterr().err == f"dflash-gen-vectors: {tmp_path / 'set'}: cannot be written: No space left on device\n"
+    folder = tmp_path / "set"
+    assert gen_vectors.main([*PART, "--out", str(folder)]) == 2
+    said = f"dflash-gen-vectors: {folder}: cannot be written: No space left on device\n"
+    assert capsys.readouterr().err == said
     assert list(tmp_path.iterdir()) == []
 
 
