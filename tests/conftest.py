@@ -1,6 +1,7 @@
 """Settings that hold for every test."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -10,3 +11,7 @@ settings.load_profile("repeatable")
 
 # Two pytest workers share two cores; a thread pool in each would only make them wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell lets what it starts in the background ignore interrupts, and children inherit that; tests send them some.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
