@@ -187,19 +187,23 @@ def check(
     run.stale.extend(stale_differences(known, run.columns))
 
 
+def started(runner: Runner, profile: Profile, silent: list[str], broken: list[str]) -> Description | None:
+    """What `runner` says of itself in a profile; None, and a sentence in one of the lists, where it does not run."""
+    try:
+        return runner.start(profile.name)
+    except UnsupportedError as error:
+        silent.append(printable(f"{runner.spec} does not speak profile {profile.name}: {error}"))
+    except ImplementationError as error:
+        broken.append(printable(f"{runner.spec} could not be run in profile {profile.name}: {error}"))
+    return None
+
+
 def _check_one(run: Run, runner: Runner, known: Sequence[Difference], sink: Sink, load: Loader) -> None:
-    spoken = broken = False
-    silent = []
+    spoken, silent, before = False, list[str](), len(run.broken)
     try:
         for profile, entries in profiles_of(run.entries):
-            try:
-                description = runner.start(profile.name)
-            except UnsupportedError as error:
-                silent.append(printable(f"{runner.spec} does not speak profile {profile.name}: {error}"))
-                continue
-            except ImplementationError as error:
-                run.broken.append(printable(f"{runner.spec} could not be run in profile {profile.name}: {error}"))
-                broken = True
+            description = started(runner, profile, silent, run.broken)
+            if description is None:
                 continue
             spoken = True
             column = Column(runner.spec, description)
@@ -211,5 +215,5 @@ def _check_one(run: Run, runner: Runner, known: Sequence[Difference], sink: Sink
     finally:
         runner.close()
     run.silent.extend(silent)
-    if silent and not spoken and not broken:
+    if silent and not spoken and len(run.broken) == before:
         run.broken.append(printable(f"{runner.spec} speaks none of the profiles asked for"))

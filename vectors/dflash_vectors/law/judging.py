@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dflash_spec.errors import ImplementationError, SpecDataError, UnsupportedError
+from dflash_spec.errors import SpecDataError, UnsupportedError
 from dflash_spec.registry import ALL_PROFILES, Profile, load_profile
 
+from dflash_vectors.checker import started
 from dflash_vectors.differences import Difference
 from dflash_vectors.law import families, filtering, samplers, statistics, uniforms
 from dflash_vectors.law.verdicts import HOLDS, UNANSWERED, Finding, Judged, LawRun
@@ -150,17 +151,11 @@ def check(
 
 
 def _check_one(run: LawRun, runner: Runner, options: Options, watch: Begin) -> None:
-    silent, told = [], False
+    silent, told, before = list[str](), False, len(run.broken)
     try:
         for profile in profiles(options.profile):
-            try:
-                description = runner.start(profile.name)
-            except UnsupportedError as error:
-                silent.append(printable(f"{runner.spec} does not speak profile {profile.name}: {error}"))
-                continue
-            except ImplementationError as error:
-                run.broken.append(printable(f"{runner.spec} could not be run in profile {profile.name}: {error}"))
-                told = True
+            description = started(runner, profile, silent, run.broken)
+            if description is None:
                 continue
             asked = asked_of(description, profile, options)
             if not asked:
@@ -185,6 +180,7 @@ def _check_one(run: LawRun, runner: Runner, options: Options, watch: Begin) -> N
                     lost.add(law.op)
     finally:
         runner.close()
+    told = told or len(run.broken) > before
     run.silent.extend(silent if told else [])
     run.broken.extend([] if told else silent)
 
