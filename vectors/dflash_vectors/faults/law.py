@@ -79,6 +79,17 @@ def coin_equal_to_p_accepts(true: Function) -> Function:
     return wrong
 
 
+@fault("dflash_reference.law.accepted_one_hot", clauses=("LAW-003",), report=ROUND, effect="output")
+def repeated_proposal_reuses_its_coin(true: Function) -> Function:
+    """A token that a block proposes twice is tested with the coin of its first slot."""
+
+    def wrong(proposals: Array, support: Array, p: Array, u_accept: Array) -> int:
+        first = [list(proposals).index(proposal) for proposal in proposals]
+        return int(true(proposals, support, p, u_accept[first] if first else u_accept))
+
+    return wrong
+
+
 @fault(
     "dflash_reference.law.accepts", clauses=("LAW-003",), effect="output",
     report="https://github.com/1bit-MONSTER/1bit-MONSTER/issues/637",

@@ -62,6 +62,12 @@ def temperature_multiplied(true: Function) -> Function:
 
 
 @fault("dflash_reference.processing.tempered", clauses=("PROC-003",), report=DEVICE, effect="output")
+def temperature_kept_above_a_hundred_thousandth(true: Function) -> Function:
+    """Temperatures below 1e-5 count as 1e-5."""
+    return lambda logits, temperature: true(logits, max(temperature, 1e-5))
+
+
+@fault("dflash_reference.processing.tempered", clauses=("PROC-003",), report=DEVICE, effect="output")
 def temperature_after_the_exponential(true: Function) -> Function:
     """The temperature divides the differences' exponentials, which normalisation cancels."""
     return lambda logits, temperature: true(logits, 1.0) / temperature

@@ -12,6 +12,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "covered-proposals-tested", "rank-at-equality", "uniform-of-0-takes-the-first-id",
     ),
     "exact products are not rounded": ("product-with-the-coin-exact",),
+    "no enumerated request is as cold as 1e-5": ("temperature-kept-above-a-hundred-thousandth",),
     "exact probabilities add up to 1, and no uniform is left over": (
         "fall-back-to-the-first-rank", "fall-back-to-the-last-slot",
     ),

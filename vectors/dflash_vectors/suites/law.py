@@ -107,6 +107,8 @@ def accept(profile: Profile) -> Iterator[Case]:
     crossed: tuple[Row, ...] = (((30, 0.25), (21, 0.75)), ((21, 0.25), (30, 0.75)), C)
     own = "a proposal is tested with the row after, or before, its own"
     yield _case("own-row-decides", "LAW-004", own, (30, 21), crossed, (0.125, 0.5), 0.5)
+    again = "a proposal that occurs twice is tested with its first coin, or not tested again"
+    yield _case("own-coin-of-a-repeated-proposal", "LAW-004", again, (30, 30, 30), (A, A, A, D), (0.25, 0.5, 0.0), 0.25)
     shared = "all proposals of a round share one coin"
     yield _case("own-coin-decides", "LAW-004", shared, (30, 11, 22), (A, B, C, D), (0.125, 0.25, 0.625), 0.5)
 

@@ -146,6 +146,9 @@ def temperatures(profile: Profile) -> Iterator[Case]:
         ("0-3", 0.3, 1.0), ("1-7", 1.7, 1.0), ("0-001", 0.001, 2.0**-9), ("100", 100.0, 64.0),
     ):  # fmt: skip
         yield _case(f"temperature-{slug}", ("PROC-003", "PROC-016"), why, rows * step, temperature)
+    for slug, scale in (("1e-6", 2.0**-20), ("1e-30", 2.0**-100)):
+        cold = "the temperature is kept above 1e-5, or some other floor"
+        yield _case(f"temperature-{slug}", ("PROC-003", "PROC-016"), cold, rows * scale, float(slug))
     yield _case(
         "weights-that-underflow", ("PROC-003",), "a weight of 0 leaves the support, or becomes NaN",
         _rows("filter/peaked", 2, 37, 24.0), 0.3,
