@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from dflash_spec.errors import RequestError
@@ -10,6 +11,9 @@ from dflash_spec.registry import Profile
 from torch import Tensor
 
 from dflash_accelerated.ops.rounding import narrow
+
+Kernels = Literal["torch", "native", "triton"]
+"""Which implementation of an op runs, where it has several: files beside each other in the op's folder."""
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
@@ -33,15 +37,16 @@ class Numerics:
     act: torch.dtype
     compute: torch.dtype
     value: torch.dtype
+    kernels: Kernels = "torch"
 
     @staticmethod
-    def of(profile: Profile, dtype: torch.dtype | None = None) -> Numerics:
+    def of(profile: Profile, dtype: torch.dtype | None = None, kernels: Kernels = "torch") -> Numerics:
         """The numerics of `profile` in `dtype`; None takes the profile's own. Raises RequestError."""
         own = DTYPES[profile.dtypes["ACT"]]
         if dtype is None or dtype == own:
-            return Numerics(profile, own, torch.float32, DTYPES[profile.dtypes["CTX_V"]])
+            return Numerics(profile, own, torch.float32, DTYPES[profile.dtypes["CTX_V"]], kernels)
         if own == torch.float32 and dtype == torch.bfloat16:
-            return Numerics(profile, dtype, dtype, dtype)
+            return Numerics(profile, dtype, dtype, dtype, kernels)
         allowed = "torch.float32 or torch.bfloat16" if own == torch.float32 else str(own)
         raise RequestError(f"dtype {dtype} in profile {profile.name}, expected {allowed}")
 
