@@ -31,6 +31,7 @@ from dflash_accelerated.protocols import (
 )
 from dflash_accelerated.requests import Request, Round, RoundTrace, Running, StageLog
 from dflash_accelerated.settings import is_greedy
+from dflash_accelerated.timing import Clock
 
 
 class ChainOrchestrator:
@@ -52,12 +53,15 @@ class ChainOrchestrator:
         self._counts = TokenCounts(target.vocabulary.public, target.device, lanes)
 
     def start(self, request: Request, image: Image | None = None) -> tuple[Running, Round]:
+        clock = Clock()
         running = self.open(request)
         try:
             if image:
                 start = left_to_feed(request.prompt, image.tokens, *image.covered)
                 self.load(running, image)
-            return running, self._first(running, self._prefill(running, start if image else 0))
+            step = self._prefill(running, start if image else 0)
+            clock.lap("prefill")
+            return running, self._first(running, step, clock)
         except BaseException:
             self.close(running)
             raise
@@ -140,8 +144,11 @@ class ChainOrchestrator:
         check_settled(frontier, min(rows, frontier), context, max(0, rows - frontier), running.tail is not None)
 
     def round(self, running: Sequence[Running]) -> list[Round]:
+        clock = Clock()
         proposals = self._propose(running)
+        clock.lap("propose")
         allowed = [self._allowed(*each) for each in zip(running, proposals, strict=True)]
+        clock.lap("decide")
         segments = []
         for each, proposed in zip(running, proposals, strict=True):
             columns = rounds.verify_columns(
@@ -149,7 +156,9 @@ class ChainOrchestrator:
             )
             segments.append(Segment(each.target, torch.tensor(columns.ids[: columns.live], device=self._target.device)))
         steps = self._target.forward(segments, self._taps, "all")
+        clock.lap("verify")
         decided = self._decide(running, proposals, steps, allowed)
+        clock.lap("decide")
         made = [self._settled(*turn) for turn in zip(running, proposals, steps, decided, strict=True)]
         self._count(
             running,
@@ -159,7 +168,8 @@ class ChainOrchestrator:
                 for decision, round_, proposed in zip(decided, made, proposals, strict=True)
             ],
         )  # fmt: skip
-        return made
+        clock.lap("commit")
+        return [replace(each, times=clock.times(len(running))) for each in made]
 
     def close(self, running: Running) -> None:
         running.target.close()
@@ -220,19 +230,21 @@ class ChainOrchestrator:
         except Exception as error:
             return error
 
-    def _first(self, running: Running, step: TargetStep) -> Round:
+    def _first(self, running: Running, step: TargetStep, clock: Clock) -> Round:
         """The token after the prompt."""
         nothing = Proposal(torch.empty(0, dtype=torch.int64, device=self._target.device))
         prompt = len(running.request.prompt)
         toss = partial(coins.of_single_draws, [running.request.seed], [rounds.prefill_key(prompt)])
         allowed = self._allowed(running, nothing)
         (decision,) = self._judge([running], [nothing], [step], [allowed], toss)
+        clock.lap("decide")
         if isinstance(decision, Exception):
-            return Round((), finish_reason="error", error=decision)
+            return Round((), finish_reason="error", error=decision, times=clock.times())
         ending = running.ending(decision.licensed)
         self._count([running], [decision.licensed])
         text = running.emit(tuple(decision.licensed), prompt, ending)
-        return Round(running.said, finish_reason=ending.reason, text=text)
+        clock.lap("commit")
+        return Round(running.said, finish_reason=ending.reason, text=text, times=clock.times())
 
     def _decide(
         self, running: Sequence[Running], proposals: Sequence[Proposal], steps: Sequence[TargetStep],
