@@ -1,0 +1,35 @@
+"""Kernels against PyTorch, in Triton's interpreter. `test_triton.py` beside this folder runs it in a process of its own.
+
+Triton decides whether it interprets when it is imported and when a kernel is defined, so that one process cannot do
+both. Without TRITON_INTERPRET=1 nothing here is collected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from dflash_accelerated.numerics import Numerics
+from dflash_spec.registry import load_profile
+from triton import knobs
+
+collect_ignore_glob = [] if knobs.runtime.interpret else ["test_*.py"]
+
+HELD = {
+    "ninfer": Numerics.of(load_profile("ninfer"), None, "torch"),
+    "zlab-F32": Numerics.of(load_profile("zlab"), torch.float32, "torch"),
+    "zlab-BF16": Numerics.of(load_profile("zlab"), torch.bfloat16, "torch"),
+}
+
+
+@pytest.fixture(params=list(HELD))
+def plain(request: pytest.FixtureRequest) -> Numerics:
+    """Numerics that run PyTorch, in each of the three combinations of dtypes."""
+    return HELD[request.param]
+
+
+@pytest.fixture
+def kernels(plain: Numerics) -> Numerics:
+    """The same, for Triton."""
+    return replace(plain, kernels="triton")
