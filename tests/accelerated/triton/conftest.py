@@ -6,8 +6,6 @@ both. Without TRITON_INTERPRET=1 nothing here is collected.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from dflash_accelerated.numerics import Numerics
@@ -17,19 +15,13 @@ from triton import knobs
 collect_ignore_glob = [] if knobs.runtime.interpret else ["test_*.py"]
 
 HELD = {
-    "ninfer": Numerics.of(load_profile("ninfer"), None, "torch"),
-    "zlab-F32": Numerics.of(load_profile("zlab"), torch.float32, "torch"),
-    "zlab-BF16": Numerics.of(load_profile("zlab"), torch.bfloat16, "torch"),
+    "ninfer": Numerics.of(load_profile("ninfer")),
+    "zlab-F32": Numerics.of(load_profile("zlab"), torch.float32),
+    "zlab-BF16": Numerics.of(load_profile("zlab"), torch.bfloat16),
 }
 
 
 @pytest.fixture(params=list(HELD))
-def plain(request: pytest.FixtureRequest) -> Numerics:
-    """Numerics that run PyTorch, in each of the three combinations of dtypes."""
+def numerics(request: pytest.FixtureRequest) -> Numerics:
+    """Each of the three combinations of dtypes; tests call both files of an op themselves."""
     return HELD[request.param]
-
-
-@pytest.fixture
-def kernels(plain: Numerics) -> Numerics:
-    """The same, for Triton."""
-    return replace(plain, kernels="triton")
