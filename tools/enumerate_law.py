@@ -1,5 +1,8 @@
-"""Prove the law of whole requests by enumeration; see `--help`."""
+#!/usr/bin/env python3
+"""Prove the law of whole requests by enumeration; `--help` says how."""
+
+import sys
 
 from dflash_vectors.commands.enumerate_law import main
 
-raise SystemExit(main())
+sys.exit(main())

@@ -1,5 +1,8 @@
-"""Generate golden vectors; see `--help`."""
+#!/usr/bin/env python3
+"""Generate golden vectors; `--help` says how."""
+
+import sys
 
 from dflash_vectors.commands.gen_vectors import main
 
-raise SystemExit(main())
+sys.exit(main())

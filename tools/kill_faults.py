@@ -1,5 +1,8 @@
-"""Run every known fault against the vectors; see `--help`."""
+#!/usr/bin/env python3
+"""Run every known fault against the vectors; `--help` says how."""
+
+import sys
 
 from dflash_vectors.commands.kill_faults import main
 
-raise SystemExit(main())
+sys.exit(main())

@@ -50,6 +50,10 @@ class FolderError(ConfigError, CheckpointError):
     """A folder's tensors are not those that its config asks for: `key` names the tensor."""
 
 
+class OutputError(DFlashError):
+    """A stream, a file or a folder does not take what is to be written."""
+
+
 class RequestError(DFlashError):
     """A generation request has an argument out of its domain."""
 

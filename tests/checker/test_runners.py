@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -22,6 +22,13 @@ from dflash_vectors.runners.protocol import Description, float_dtypes, label_of
 from dflash_vectors.verdict import FAILED, PASSED, UNSUPPORTED
 
 PYTHON = shlex.quote(sys.executable)
+
+
+class AbortError(BaseException):
+    """What no `except Exception` catches, as a test framework's own."""
+
+
+ERRORS = [ValueError("launch failed"), SystemExit(3), NotImplementedError("later"), AbortError("out of memory")]
 
 
 def verdict(spec: str, vectors: Any, id_: str, timeout: float = 20.0) -> Any:
@@ -218,14 +225,53 @@ class TestPython:
         result = verdict(port(lambda op, inputs: [1, 2]), vectors, vectors.GREEDY)
         assert "run() returned list" in result.reason
 
-    @pytest.mark.parametrize("error", [ValueError("launch failed"), SystemExit(3), NotImplementedError("later")])
-    def test_what_it_raises_fails_that_vector_with_the_place(self, vectors: Any, port: Any, error: Exception) -> None:
+    @pytest.mark.parametrize("error", ERRORS)
+    def test_what_it_raises_fails_that_vector_with_the_place(
+        self, vectors: Any, port: Any, error: BaseException
+    ) -> None:
         def answers(op: str, inputs: dict[str, Any]) -> None:
             raise error
 
         result = verdict(port(answers), vectors, vectors.GREEDY)
         assert result.status == FAILED
         assert f"raised {type(error).__name__}: {error} at {__file__}" in result.reason
+
+    @pytest.mark.parametrize("raised", ["ValueError('no device')", "SystemExit(3)", "GeneratorExit('gone')"])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "raise {}",
+            "def create(profile): raise {}",
+            "class create:\n    def __init__(self, profile): pass\n    def describe(self): raise {}",
+        ],
+    )
+    def test_what_its_start_raises_is_told_with_the_place(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, raised: str
+    ) -> None:
+        (tmp_path / "stumbling_port.py").write_text(text.format(raised) + "\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "stumbling_port", raising=False)
+        words = f"cannot be built: {raised.split('(')[0]}: .* at .*stumbling_port.py:"
+        with pytest.raises(ImplementationError, match=words):
+            open_runner("python:stumbling_port:create", 1.0).start("zlab")
+
+    @pytest.mark.parametrize("error", ERRORS)
+    def test_an_answer_that_raises_as_it_is_read_fails_that_vector(
+        self, vectors: Any, port: Any, error: BaseException
+    ) -> None:
+        class Late:
+            def __array__(self, *given: object, **more: object) -> NoReturn:
+                raise error
+
+        result = verdict(port(lambda *_: {"licensed": Late(), "accepted": 1}), vectors, vectors.GREEDY)
+        assert f"not an array: {type(error).__name__}: {error}" in result.divergences[0].problem
+
+    def test_an_interrupt_is_the_checks_and_not_the_implementations(self, vectors: Any, port: Any) -> None:
+        def interrupted(op: str, inputs: dict[str, Any]) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            verdict(port(interrupted), vectors, vectors.GREEDY)
 
     def test_a_named_error_on_a_config_op_is_a_refusal(self, vectors: Any, port: Any) -> None:
         def refuses(op: str, inputs: dict[str, Any]) -> None:

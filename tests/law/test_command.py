@@ -51,7 +51,7 @@ def test_a_fault_is_told_what_it_does(fault: str, said: str, capsys: pytest.Capt
 
 
 def test_names_that_nobody_has_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--backend", "zlab-dflash3"]) == 1
+    assert main(["--backend", "zlab-dflash3"]) == 2
     assert f"expected one of {', '.join(BACKENDS)}" in capsys.readouterr().err
-    assert main(["--fault", "residual-by-sizes"]) == 1
+    assert main(["--fault", "residual-by-sizes"]) == 2
     assert "did you mean 'residual-by-size'?" in capsys.readouterr().err

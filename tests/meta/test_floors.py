@@ -16,7 +16,8 @@ ALLOWED = {
 }
 CHECKER = (
     "cases", "checker", "differences", "plugin", "report", "style", "table", "verdict", "runners",
-    "commands.check_vectors", "commands.checking", "commands.progress", "commands.check_law", "commands.judging_laws",
+    "commands.check_vectors", "commands.checking", "commands.output", "commands.progress", "commands.check_law",
+    "commands.judging_laws",
     "law.asking", "law.blame", "law.closed", "law.controls", "law.engines", "law.families", "law.filtering",
     "law.judging", "law.pieces", "law.report", "law.rule", "law.samplers", "law.seeds", "law.statistics",
     "law.uniforms", "law.verdicts", "law.verify", "trace",
@@ -94,6 +95,17 @@ def test_the_checker_loads_neither_reference_nor_torch():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_tools_differ_in_the_command_that_they_call_alone():
+    for path in files("tools"):
+        words, command = ast.get_docstring(ast.parse(path.read_text("utf-8"))), path.stem
+        assert path.read_text("utf-8") == (
+            f'#!/usr/bin/env python3\n"""{words}"""\n\nimport sys\n\n'
+            f"from dflash_vectors.commands.{command} import main\n\nsys.exit(main())\n"
+        ), f"{path}: expected the form of the others"
+        assert words.endswith("; `--help` says how.")
+        assert path.stat().st_mode & 0o111, f"{path} cannot be run by its name"
 
 
 def test_tools_are_thin():

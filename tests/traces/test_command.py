@@ -134,6 +134,35 @@ def test_the_drawing_has_a_bar_a_round_and_names_the_first_bug(check: Any, folde
     assert any("first bug: round 6, stage.layer.1, DRAFT-010" in (text.text or "") for text in drawing.iter())
 
 
+def test_a_drawing_makes_its_folder_and_one_that_cannot_be_written_is_told(
+    check: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plot = tmp_path / "new" / "trace.svg"
+    assert check(folder, "--plot", str(plot), weights=False)[0] == 0
+    assert plot.read_text().startswith("<svg")
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    code, _, err = check(folder, "--plot", str(plot), weights=False)
+    assert (code, err) == (2, f"dflash-check-trace: {plot}: cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize(("stdout", "told"), [("left", ""), ("/dev/full", "No space left on device")])
+def test_a_stdout_that_takes_nothing_is_exit_code_2(folder: Path, stdout: str, told: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = writer if stdout == "left" else os.open(stdout, os.O_WRONLY)
+    tool = Path(__file__).parents[2] / "tools" / "check_trace.py"
+    done = subprocess.run([sys.executable, str(tool), str(folder)], stdout=stream, stderr=subprocess.PIPE, text=True,
+        timeout=60, check=False)  # fmt: skip
+    for one in {writer, stream}:
+        os.close(one)
+    assert done.returncode == 2
+    assert done.stderr == (f"dflash-check-trace: stdout: {told}: the verdict is not printed\n" if told else "")
+
+
 def test_without_weights_numbers_and_choices_are_judged_and_the_report_says_so(check: Any, folder: Path) -> None:
     code, out, _ = check(folder, weights=False)
     assert code == 0

@@ -149,5 +149,5 @@ def test_the_command_prints_a_table_or_json_and_fails_for_an_unknown_fault(folde
     assert kill_faults.main([*arguments, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)["faults"][0]
     assert (record["fault"], record["problem"], record["blamed"] in record["clauses"]) == (known, "", True)
-    assert kill_faults.main(["--vectors", str(folder), "--fault", "no-such"]) == 1
+    assert kill_faults.main(["--vectors", str(folder), "--fault", "no-such"]) == 2
     assert "fault 'no-such', expected one of" in capsys.readouterr().err

@@ -12,19 +12,19 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from dflash_spec.errors import DFlashError, TensorFileError
+from dflash_spec.errors import DFlashError, OutputError, TensorFileError
 from dflash_spec.files import canonical_json
 from dflash_spec.registry import ALL_PROFILES
 
 from dflash_vectors.cases import Entry, Selection, default_folder, read_index
 from dflash_vectors.checker import check
+from dflash_vectors.commands.output import Parser, printed, writable_file
 from dflash_vectors.commands.progress import Progress
 from dflash_vectors.differences import read_differences
 from dflash_vectors.report import LikelyFaults, failures
 from dflash_vectors.runners import open_runner
-from dflash_vectors.style import Style, complain, write
+from dflash_vectors.style import Style, complain
 from dflash_vectors.table import closing, remarks, table
 from dflash_vectors.verdict import (
     EXIT_INTERRUPTED,
@@ -68,14 +68,6 @@ exit code:
 
 LONGEST = 1e6
 """Seconds of --timeout, some eleven days: what the waiting functions of every system can count."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Prints its help on streams that lack some of its characters too."""
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        with suppress(OSError):
-            write(message, file or sys.stderr)
 
 
 def seconds(text: str) -> float:
@@ -136,7 +128,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Raises OSError if the file cannot be written to."""
+        """Raises OutputError if the file cannot be written to."""
         self.broken = False
         self._path = path
         self._file = -1
@@ -144,8 +136,12 @@ class Ledger:
         self._begun = False
         self._seen: set[int] = set()
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            writable_file(path)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            except OSError as error:
+                raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
             self._regular = stat.S_ISREG(os.fstat(self._file).st_mode)
 
     def add(self, column: Column, result: Result) -> None:
@@ -234,14 +230,6 @@ def run(argv: Sequence[str] | None = None) -> int:
     finally:
         progress.close()
         ledger.close(made)
-    return _tell(made, time.perf_counter() - start, options.json, ledger.broken)
-
-
-def _tell(made: Run, seconds: float, as_json: bool, broken: bool) -> int:
-    """Print the run; returns its exit code, or that of a run whose verdicts went nowhere."""
-    try:
-        write(shown(made, seconds, as_json), sys.stdout)
-    except OSError as error:
-        complain(f"stdout: {error.strerror}: the verdicts are not printed")
-        broken = True
-    return EXIT_UNUSABLE if broken and made.exit_code != EXIT_INTERRUPTED else made.exit_code
+    code = EXIT_UNUSABLE if ledger.broken and made.exit_code != EXIT_INTERRUPTED else made.exit_code
+    text = shown(made, time.perf_counter() - start, options.json)
+    return printed(text, code, "dflash-check-vectors", "the verdicts are not printed")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import sys
 import time
 from collections.abc import Sequence
 
-from dflash_spec.errors import DFlashError
+from dflash_spec.errors import DFlashError, OutputError
 
+from dflash_vectors.commands.output import Parser, say, unsaid
 from dflash_vectors.faults import Fault, all_faults
 from dflash_vectors.law.configs import BACKENDS, Config, configs
 from dflash_vectors.law.enumerated import law_of
 from dflash_vectors.law.expected import Expected, marginal
 from dflash_vectors.law.kept import reason
 from dflash_vectors.law.trials import ACCEPTANCE, CRASH, OUTPUT, UNREADABLE, judged, requests_of, tried
+from dflash_vectors.style import complain
+from dflash_vectors.verdict import EXIT_INTERRUPTED, EXIT_UNUSABLE
 
-INTERRUPTED = 130
+PROGRAM = "dflash-enumerate-law"
 SAID = {
     OUTPUT: "moves the law of the tokens", ACCEPTANCE: "keeps the law of the tokens and moves that of the counts",
     CRASH: "ends a request", UNREADABLE: "cannot be enumerated",
@@ -25,7 +27,7 @@ SAID = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="enumerate_law", description=__doc__)
+    parser = Parser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--backend", action="append", metavar="NAME", help="only this one; may be given again")
     parser.add_argument("--fault", metavar="NAME", help="try this fault on the requests instead")
     return parser
@@ -56,7 +58,7 @@ def wrong(config: Config) -> tuple[str, int]:
 
 def _prove(backends: Sequence[str]) -> int:
     failed, total = 0, 0
-    print(f"{'backend':<20} {'requests':>8} {'outcomes':>9} {'seconds':>8}")
+    say(f"{'backend':<20} {'requests':>8} {'outcomes':>9} {'seconds':>8}")
     start = time.perf_counter()
     for backend in backends:
         begun, outcomes = time.perf_counter(), 0
@@ -66,10 +68,10 @@ def _prove(backends: Sequence[str]) -> int:
             outcomes += count
             failed += bool(problem)
             if problem:
-                print(f"  {config.name}: {problem}")
+                say(f"  {config.name}: {problem}")
         total += len(asked)
-        print(f"{backend:<20} {len(asked):>8} {outcomes:>9} {time.perf_counter() - begun:>8.1f}")
-    print(f"\n{total - failed} of {total} requests have exactly the law that they must, in {_since(start)}")
+        say(f"{backend:<20} {len(asked):>8} {outcomes:>9} {time.perf_counter() - begun:>8.1f}")
+    say(f"\n{total - failed} of {total} requests have exactly the law that they must, in {_since(start)}")
     return 1 if failed else 0
 
 
@@ -77,10 +79,10 @@ def _try(fault: Fault) -> int:
     start = time.perf_counter()
     why = reason(fault.name)
     trial = tried(fault, requests_of(fault)) if why else judged(fault)
-    print(f"{fault.name}: {' '.join(fault.story.split())}")
-    print(f"  {SAID.get(trial.effect, 'keeps every law')}{f': {why}' if why else ''}, found in {_since(start)}")
+    say(f"{fault.name}: {' '.join(fault.story.split())}")
+    say(f"  {SAID.get(trial.effect, 'keeps every law')}{f': {why}' if why else ''}, found in {_since(start)}")
     if trial.config and trial.effect in (OUTPUT, ACCEPTANCE):
-        print(f"  a probability moves by {float(trial.moved):.3g} in: {trial.config.name}")
+        say(f"  a probability moves by {float(trial.moved):.3g} in: {trial.config.name}")
     return 0
 
 
@@ -89,13 +91,15 @@ def _since(start: float) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: every law is what it must be, or the fault was tried. 1: one is not, or nothing could be run."""
+    """0: every law holds, or the fault was tried. 1: one does not. 2: nothing could be run. 130: interrupted."""
     try:
         options = _parser().parse_args(argv)
         return _try(_fault(options.fault)) if options.fault else _prove(_chosen(options.backend))
+    except OutputError as error:
+        return unsaid(error, PROGRAM)
     except DFlashError as error:
-        print(f"enumerate_law: {error}", file=sys.stderr)
-        return 1
+        complain(error, PROGRAM)
+        return EXIT_UNUSABLE
     except KeyboardInterrupt:
-        print("enumerate_law: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        complain("interrupted", PROGRAM)
+        return EXIT_INTERRUPTED

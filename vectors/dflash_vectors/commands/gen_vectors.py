@@ -10,15 +10,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dflash_spec.errors import DFlashError
+from dflash_spec.errors import DFlashError, OutputError
 from dflash_spec.geometry import load_geometries
 from dflash_spec.registry import ALL_PROFILES, PROFILES, load_ops, load_profile
 
 from dflash_vectors.build import Vector
 from dflash_vectors.cases import default_folder
+from dflash_vectors.commands.output import Parser, say, unsaid
 from dflash_vectors.commands.progress import Progress
 from dflash_vectors.errors import BuildError, LedgerError
 from dflash_vectors.index import (
+    INDEX,
     PROCESSES,
     build_all,
     check_size,
@@ -29,7 +31,10 @@ from dflash_vectors.index import (
     write_set,
 )
 from dflash_vectors.sized import cost, plan, sized_cases
+from dflash_vectors.style import complain
 from dflash_vectors.suite import Case, all_cases
+
+PROGRAM = "dflash-gen-vectors"
 
 TINY = "tiny"
 """The geometry of the committed set's cases."""
@@ -54,8 +59,8 @@ Sizes = dict[str, list[int]]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dflash-gen-vectors",
+    parser = Parser(
+        prog=PROGRAM,
         description=__doc__,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -123,7 +128,7 @@ def _sized(options: argparse.Namespace) -> tuple[Iterator[Case], int]:
     if not chosen:
         known = ", ".join(dict.fromkeys(sized.op for sized in plan(geometry)))
         raise DFlashError(f"no case of suite {options.suite} at a geometry; ops: {known}")
-    print(cost(geometry, chosen, profiles), flush=True)
+    say(cost(geometry, chosen, profiles))
     cases = (case for profile in profiles for case in sized_cases(geometry, chosen, profile))
     return cases, sum(sized.holds(profile) for profile in profiles for sized in chosen)
 
@@ -135,6 +140,8 @@ def _refuse(options: argparse.Namespace, whole: bool) -> None:
     if options.check:
         if options.no_expected and options.out is None:
             raise DFlashError("--no-expected --check compares with a set without expected values: give --out DIR")
+        if not ((options.out or default_folder()) / INDEX).is_file():
+            raise DFlashError(f"{options.out or default_folder()}: has no {INDEX}, so there is no set to compare with")
         return
     committed = options.out is None or os.path.realpath(options.out) == os.path.realpath(default_folder())
     if committed and not whole:
@@ -156,7 +163,7 @@ def _run(options: argparse.Namespace) -> int:
     vectors: Iterable[Vector] = _built(cases, total, not options.no_expected, processes, sizes)
     if options.check:
         lines = differences(folder, vectors, whole)
-        print("\n".join(lines) or f"equal to {folder}")
+        say("\n".join(lines) or f"equal to {folder}")
         return DIFFERS if lines else 0
     ledger = None
     if options.out is None:
@@ -164,8 +171,8 @@ def _run(options: argparse.Namespace) -> int:
         check_size(vectors)
         ledger = extend_ledger(read_ledger(folder / "ledger.json"), vectors, options.accept_new)
     write_set(folder, vectors, ledger)
-    print(_summary(sizes, time.perf_counter() - start))
-    print(f"written to {folder}")
+    say(_summary(sizes, time.perf_counter() - start))
+    say(f"written to {folder}")
     return 0
 
 
@@ -174,12 +181,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         return _run(options)
+    except OutputError as error:
+        return unsaid(error, PROGRAM)
     except (BuildError, LedgerError) as error:
-        print(f"dflash-gen-vectors: {error}", file=sys.stderr)
+        complain(error, PROGRAM)
         return DIFFERS
     except (DFlashError, OSError) as error:
-        print(f"dflash-gen-vectors: {error}", file=sys.stderr)
+        complain(error, PROGRAM)
         return REFUSED
     except KeyboardInterrupt:
-        print("dflash-gen-vectors: interrupted, nothing was written", file=sys.stderr)
+        complain("interrupted, nothing was written", PROGRAM)
         return INTERRUPTED

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dflash_spec.errors import DFlashError, ImplementationError, UnsupportedError
 from dflash_spec.registry import ALL_PROFILES, load_profile
 
-from dflash_vectors.commands.checking import Parser, fault_namer, seconds
+from dflash_vectors.commands.checking import fault_namer, seconds
+from dflash_vectors.commands.output import Parser, printed
 from dflash_vectors.commands.progress import Progress
 from dflash_vectors.differences import read_differences
 from dflash_vectors.law import controls, judging, report
@@ -20,7 +21,7 @@ from dflash_vectors.law.verdicts import LawRun
 from dflash_vectors.runners import open_runner
 from dflash_vectors.runners.files import FilesRunner
 from dflash_vectors.runners.protocol import Description, Runner
-from dflash_vectors.style import Style, complain, write
+from dflash_vectors.style import Style, complain
 from dflash_vectors.verdict import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_UNUSABLE
 
 PROG = "dflash-check-law"
@@ -187,13 +188,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str, code: int) -> int:
-    """Print; returns the exit code, or that of a run whose verdicts went nowhere."""
-    try:
-        write(text, sys.stdout)
-    except OSError as error:
-        complain(f"stdout: {error.strerror}: the verdicts are not printed", PROG)
-        return EXIT_UNUSABLE if code != EXIT_INTERRUPTED else code
-    return code
+    return printed(text, code, PROG, "the verdicts are not printed")
 
 
 def _controls(given: argparse.Namespace) -> int:

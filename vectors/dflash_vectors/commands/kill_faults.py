@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dflash_spec.errors import DFlashError
+from dflash_spec.errors import DFlashError, OutputError
 
 from dflash_vectors.cases import default_folder
+from dflash_vectors.commands.output import Parser, say, unsaid
 from dflash_vectors.faults import all_faults
 from dflash_vectors.kill import Death, kill_all
+from dflash_vectors.style import complain
+from dflash_vectors.verdict import EXIT_INTERRUPTED, EXIT_UNUSABLE
 
-INTERRUPTED = 130
+PROGRAM = "dflash-kill-faults"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dflash-kill-faults", description=__doc__)
+    parser = Parser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--vectors", type=Path, metavar="DIR", help="the vector set; the committed one if absent")
     parser.add_argument("--fault", action="append", metavar="NAME", help="only this fault; may be given again")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
@@ -63,22 +65,24 @@ def _run(options: argparse.Namespace) -> int:
     failed = [death for death in deaths if death.problem]
     if options.json:
         summary = {"faults": [record(death) for death in deaths], "failed": len(failed), "seconds": round(seconds, 1)}
-        print(json.dumps(summary, indent=1))
+        say(json.dumps(summary, indent=1))
     else:
-        print(table(deaths))
-        print(f"\n{len(deaths) - len(failed)} of {len(deaths)} faults die of the right clause, in {seconds:.1f} s")
+        say(table(deaths))
+        say(f"\n{len(deaths) - len(failed)} of {len(deaths)} faults die of the right clause, in {seconds:.1f} s")
         for death in failed:
-            print(f"  {death.fault.name}: {death.problem}")
+            say(f"  {death.fault.name}: {death.problem}")
     return 1 if failed else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: every fault dies of one of its clauses. 1: one does not, or nothing could be run. 130: interrupted."""
+    """0: every fault dies of one of its clauses. 1: one does not. 2: nothing could be run. 130: interrupted."""
     try:
         return _run(_parser().parse_args(argv))
+    except OutputError as error:
+        return unsaid(error, PROGRAM)
     except DFlashError as error:
-        print(f"dflash-kill-faults: {error}", file=sys.stderr)
-        return 1
+        complain(error, PROGRAM)
+        return EXIT_UNUSABLE
     except KeyboardInterrupt:
-        print("dflash-kill-faults: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        complain("interrupted", PROGRAM)
+        return EXIT_INTERRUPTED

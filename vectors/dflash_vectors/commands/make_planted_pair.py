@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dflash_spec.errors import OutputError
+
 from dflash_vectors import planted
+from dflash_vectors.commands.output import Parser, say, unsaid, writable_folder
 from dflash_vectors.planted.options import BACKENDS
+from dflash_vectors.style import complain
+from dflash_vectors.verdict import EXIT_INTERRUPTED, EXIT_UNUSABLE
+
+PROGRAM = "dflash-make-planted-pair"
 
 EPILOG = """\
 DIR/target and DIR/draft each get a config.json and model.safetensors. Any loader of Qwen3 targets and of such
@@ -24,7 +30,8 @@ examples:
 
 exit code:
   0  written
-  2  options that contradict each other, or a folder that is there already
+  2  options that contradict each other, a folder that is there already, or one that cannot be written
+  130  interrupted
 """
 
 CAUSALITY = {"true": True, "false": False, "absent": None}
@@ -61,8 +68,8 @@ def _option(made: argparse.ArgumentParser, name: str, kind: Callable[[str], Valu
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="dflash-make-planted-pair",
+    made = Parser(
+        prog=PROGRAM,
         description="Write a Qwen3 target and a DFlash or DFlash2 draft whose accepted counts are planned.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -106,18 +113,31 @@ def main(argv: list[str] | None = None) -> int:
     if "is_causal" in chosen:
         chosen["is_causal"] = CAUSALITY[chosen["is_causal"]]
     try:
+        writable_folder(out)
         pair = planted.pair(preset, dtype=dtype, **chosen)
         planted.write(out, pair, dtype, shards)
+        lines = [" ".join(map(str, prompt)) for prompt in pair.prompts]
+        (out / "prompts.txt").write_text("\n".join(lines) + "\n", "utf-8")
+        say(summary(out, pair, dtype, count))
+    except OutputError as error:
+        return unsaid(error, PROGRAM)
     except (ValueError, OSError) as error:
-        print(f"dflash-make-planted-pair: {error}", file=sys.stderr)
-        return 2
-    lines = [" ".join(map(str, prompt)) for prompt in pair.prompts]
-    (out / "prompts.txt").write_text("\n".join(lines) + "\n", "utf-8")
+        complain(error, PROGRAM)
+        return EXIT_UNUSABLE
+    except KeyboardInterrupt:
+        complain("interrupted", PROGRAM)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def summary(out: Path, pair: planted.Planted, dtype: str, count: int) -> str:
+    """What was written, and the accepted counts to expect over `count` new tokens a prompt."""
     drafts = pair.options.drafts
     counts = Counter(run for prompt in pair.prompts for run in pair.expected_accepted(prompt, drafts, count))
-    print(f"{out}/target and {out}/draft: {dtype}, {pair.public} public ids, mask {pair.options.mask_id}")
-    print(f"{len(pair.prompts)} prompts of {len(pair.prompts[0])} tokens in {out}/prompts.txt")
-    print(f"accepted counts over {count} new tokens a prompt at K = {drafts}:")
-    for accepted in range(drafts + 1):
-        print(f"  {accepted:3d}  {counts[accepted]}")
-    return 0
+    lines = [
+        f"{out}/target and {out}/draft: {dtype}, {pair.public} public ids, mask {pair.options.mask_id}",
+        f"{len(pair.prompts)} prompts of {len(pair.prompts[0])} tokens in {out}/prompts.txt",
+        f"accepted counts over {count} new tokens a prompt at K = {drafts}:",
+        *(f"  {accepted:3d}  {counts[accepted]}" for accepted in range(drafts + 1)),
+    ]
+    return "\n".join(lines)

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_spec.errors import DFlashError, TraceError
+from dflash_spec.errors import DFlashError, OutputError, TraceError
 
-from dflash_vectors.commands.checking import Parser
+from dflash_vectors.commands.output import Parser, printed, writable_file
 from dflash_vectors.commands.progress import Progress
 from dflash_vectors.replay import Pair, Replay, Report, picture, telling
 from dflash_vectors.replay.loading import load_pair, parameters
-from dflash_vectors.style import Style, complain, write
+from dflash_vectors.style import Style, complain
 from dflash_vectors.trace import Trace, same
-from dflash_vectors.verdict import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_UNUSABLE
+from dflash_vectors.verdict import EXIT_FAILED, EXIT_PASSED, EXIT_UNUSABLE
 
 PROGRAM = "dflash-check-trace"
 MANY = 50_000_000
@@ -95,6 +95,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _replayed(options: argparse.Namespace) -> int:
+    if options.plot is not None:
+        writable_file(options.plot)
     trace = Trace.open(options.trace)
     for number in options.round or ():
         if not 0 <= number < len(trace):
@@ -106,8 +108,16 @@ def _replayed(options: argparse.Namespace) -> int:
     finally:
         progress.close()
     if options.plot is not None:
-        options.plot.write_text(picture.svg(report), "utf-8")
+        _draw(options.plot, report)
     return _tell(report, options)
+
+
+def _draw(path: Path, report: Report) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(picture.svg(report), "utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _pair(options: argparse.Namespace, trace: Trace) -> Pair | None:
@@ -157,10 +167,4 @@ def _compared(options: argparse.Namespace) -> int:
 
 
 def _printed(text: str, code: int) -> int:
-    """Print, and return the exit code: that of a verdict which went nowhere, if it did."""
-    try:
-        write(text, sys.stdout)
-    except OSError as error:
-        complain(f"stdout: {error.strerror}: the verdict is not printed", PROGRAM)
-        return code if code == EXIT_INTERRUPTED else EXIT_UNUSABLE
-    return code
+    return printed(text, code, PROGRAM, "the verdict is not printed")

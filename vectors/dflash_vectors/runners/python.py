@@ -38,9 +38,9 @@ class PythonRunner:
             factory = getattr(importlib.import_module(self._module), self._factory)
             self._implementation = factory(profile)
             value = self._implementation.describe()
-        except UnsupportedError:
+        except (UnsupportedError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # an exit, say: it ends this implementation, not the check of the others
             raise ImplementationError(f"{where}: cannot be built: {_last_words(error)}") from error
         description = read_description(value, f"{where}: describe()")
         if description.profile != profile:
@@ -57,7 +57,9 @@ class PythonRunner:
         inputs = {name: tensor.values.copy() for name, tensor in case.inputs.items()}
         try:
             answer = self._implementation.run(case.entry.op.name, dict(inputs))
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             if isinstance(error, DFlashError) and case.entry.op.find("outputs", "refused"):
                 return _read(case, {"refused": 1})
             raise ImplementationError(f"raised {_last_words(error)}") from error
@@ -86,7 +88,9 @@ def _read(case: GoldenCase, arrays: Mapping[Any, Any]) -> Answer:
             answer.tensors[label] = Tensor.of(dtype, values, label)
         except TensorError as error:
             answer.problems[label] = _first_misfit(dtype, values) or str(error).removeprefix(f"{label}: ")
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             answer.problems[label] = f"not an array: {_last_words(error)}"
     return answer
 
@@ -108,5 +112,7 @@ def _last_words(error: BaseException) -> str:
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""
     try:
         return f"{type(error).__name__}: {error}{place}"
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return f"{type(error).__name__}, which cannot say what it is{place}"
