@@ -2,13 +2,27 @@
 
 `Engine.from_pretrained(target, draft)` reads two published folders, of DFlash or DFlash2; `generate`, `stream` and
 `decode_plain` run one request, `generate_batch`, `submit` and `step` several together;
-`checkpoint`, `fork` and `restore` keep what they hold. New targets, drafts and plans
-keep the protocols of `dflash_accelerated.protocols`.
+`checkpoint`, `fork` and `restore` keep what they hold; `Statistics` says what rounds came to. New targets, drafts and
+plans keep the protocols of `dflash_accelerated.protocols`.
 """
 
 from dflash_accelerated.engine import Engine
 from dflash_accelerated.images import Checkpoint
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.planning import Memory
 from dflash_accelerated.requests import Generation, Request, Round, RoundTrace
+from dflash_accelerated.statistics import Statistics
+from dflash_accelerated.timing import StageTimes
 
-__all__ = ["Checkpoint", "Engine", "Generation", "Numerics", "Request", "Round", "RoundTrace"]
+__all__ = [
+    "Checkpoint",
+    "Engine",
+    "Generation",
+    "Memory",
+    "Numerics",
+    "Request",
+    "Round",
+    "RoundTrace",
+    "StageTimes",
+    "Statistics",
+]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from dflash_spec.errors import RequestError
 from torch import Tensor
+
+from dflash_accelerated.numerics import DTYPES
 
 Given = TypeVar("Given")
 FP32 = np.finfo(np.float32)
@@ -117,11 +121,36 @@ def _piece(given: Callable[[int], Any], token: int) -> bytes:
 
 
 def check_device(device: object) -> torch.device:
-    """The device of that name. Raises RequestError for a name that PyTorch does not know."""
+    """The device of that name, if tensors can be had there. Raises RequestError."""
     try:
-        return torch.device(device)  # type: ignore[call-overload, no-any-return]  # it may be anything
-    except (RuntimeError, TypeError) as error:
-        raise RequestError(f"device is {device!r}, expected the name of a device: {error}") from error
+        named: torch.device = torch.device(device)  # type: ignore[call-overload]  # it may be anything
+        torch.empty(0, device=named)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        told = str(error).splitlines()[0]
+        raise RequestError(f"device is {device!r}, expected the name of a device that is there: {told}") from error
+    if named.type == "meta":
+        raise RequestError("device is 'meta', expected one that holds numbers")
+    return named
+
+
+def check_dtype(dtype: object) -> torch.dtype | None:
+    """A dtype, by itself or by its name in PyTorch (`bfloat16`) or in files (`BF16`); None as it is.
+
+    Raises RequestError.
+    """
+    names = DTYPES | {str(kind).removeprefix("torch."): kind for kind in DTYPES.values()}
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    if isinstance(dtype, str) and dtype in names:
+        return names[dtype]
+    raise RequestError(f"dtype is {dtype!r}, expected None, a torch.dtype or one of {', '.join(names)}")
+
+
+def check_folder(name: str, path: object) -> Path:
+    """A path. Raises RequestError for what is none."""
+    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
+        raise RequestError(f"{name} is {path!r}, expected a folder with config.json")
+    return Path(path)
 
 
 def check_strings(given: object, readable: bool) -> tuple[bytes, ...]:

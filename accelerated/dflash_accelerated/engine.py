@@ -2,80 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from collections.abc import Generator, Sequence
+from os import PathLike
+from typing import Unpack
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from dflash_spec import checkpoint as folders
-from dflash_spec.config import (
-    DFlash2Config,
-    DraftConfig,
-    TargetConfig,
-    check_head_index,
-    draft_count,
-    draft_tensors,
-    read_draft_config,
-    read_target_config,
-    target_tensors,
-)
-from dflash_spec.config.dflash2 import check_candidates
-from dflash_spec.config.start import proposal_rows
 from dflash_spec.errors import RequestError
-from dflash_spec.registry import PROFILES, Profile, load_profile
-from torch import Tensor
+from dflash_spec.registry import load_profile
 
-from dflash_accelerated import weights
-from dflash_accelerated.arguments import (
-    check_allowed,
-    check_callable,
-    check_device,
-    check_ids,
-    check_integer,
-    check_pieces,
-    check_strings,
-)
+from dflash_accelerated import planning
+from dflash_accelerated.arguments import check_device, check_dtype, check_folder, check_ids, check_integer
 from dflash_accelerated.batch import Batch
 from dflash_accelerated.chain import ChainOrchestrator
 from dflash_accelerated.images import Checkpoint, Images
-from dflash_accelerated.masks import Grammar
-from dflash_accelerated.models.dflash import DFlashDraft
-from dflash_accelerated.models.dflash2 import DFlash2Draft
-from dflash_accelerated.models.qwen3 import Qwen3Target
+from dflash_accelerated.kernels import Choice, resolve_kernels
+from dflash_accelerated.loading import check_profile, load_pair
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.protocols import Draft, Orchestrator, Reserving, Target
-from dflash_accelerated.requests import Generation, Observer, Pieces, Request, Round
-from dflash_accelerated.settings import Sampling
+from dflash_accelerated.options import CONTEXT_LIMIT, SEED_LIMIT, Ids, Limits, Options, read_request
+from dflash_accelerated.protocols import Draft, Orchestrator, Target
+from dflash_accelerated.requests import Generation, Request, Round
+from dflash_accelerated.statistics import Statistics, Tally
 
-SEED_LIMIT = 2**64 - 1
 BATCH_LIMIT = 8
 CHECKPOINTS = 16
-CONTEXT_LIMIT = 2**31 - 1
-
-Ids = Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor
-
-
-class Options(TypedDict, total=False):
-    """What a request may ask for beyond prompt and length; `Engine.request` says what each means."""
-
-    temperature: float
-    seed: int
-    stop_ids: Ids | None
-    prefill_chunk: int | None
-    observer: Observer | None
-    draft_tokens: int | None
-    top_k: int
-    top_p: float
-    min_p: float
-    presence_penalty: float
-    frequency_penalty: float
-    allowed_tokens: Ids | None
-    grammar: Grammar | None
-    pieces: Sequence[bytes] | Pieces | None
-    stop_strings: Sequence[str | bytes]
-    show_stop: bool
+PREFILL_CHUNK = 512
 
 
 class Engine:
@@ -92,87 +42,98 @@ class Engine:
         *,
         draft_tokens: int,
         max_context: int,
-        stop_ids: Sequence[int] = (),
+        stop_ids: Ids = (),
         max_batch: int = BATCH_LIMIT,
+        prefill_chunk: int = PREFILL_CHUNK,
         max_checkpoints: int = CHECKPOINTS,
     ) -> None:
         """An engine from adapters. `draft_tokens` is K, the most proposals of a round.
 
         `max_context` is how many tokens a sequence may process, `stop_ids` what ends an answer where a request names
         none, and `max_batch` how many requests share a round's forwards and how many sequences are open at once, 1 to
-        8; `max_checkpoints` is how many images are held. Raises RequestError.
+        8. Prompts are read `prefill_chunk` rows at a time, or fewer; `max_checkpoints` is how many images are held.
+
+        Raises RequestError: for a bad argument, and where the buffers, which are reserved here, do not fit.
         """
-        _check_profile(numerics.profile)
+        _check_kind("target", target, Target, "vocabulary, device, open and forward")
+        _check_kind("draft", draft, Draft, "taps, open, append and propose")
+        _check_kind("numerics", numerics, Numerics, "what Numerics.of gives")
+        check_profile(numerics.profile)
         self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
-        self.stop_ids = tuple(stop_ids)
+        self.prefill_chunk = check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
+        self.stop_ids = check_ids("stop_ids", stop_ids, CONTEXT_LIMIT)
         self.numerics = numerics
         self.target = target
         self.draft = draft
         self.max_batch = check_integer("max_batch", max_batch, 1, BATCH_LIMIT)
-        for adapter in (target, draft):
-            if isinstance(adapter, Reserving):
-                adapter.reserve(self.max_batch, self.max_context + 1)
+        planning.reserve((target, draft), self.max_batch, self.max_context + 1, target.device)
         self._speculative = ChainOrchestrator(target, draft, numerics, self.max_batch)
         self._plain = ChainOrchestrator(target, None, numerics, self.max_batch)
         self._images = Images(check_integer("max_checkpoints", max_checkpoints, 0, CONTEXT_LIMIT))
         self._submitted = Batch(self._speculative, self.max_batch, self._images)
+        self._tally = Tally()
 
     @staticmethod
     def from_pretrained(
-        target_dir: str | Path,
-        draft_dir: str | Path,
-        dtype: torch.dtype | None = None,
-        profile: str = "zlab",
+        target: str | PathLike[str],
+        draft: str | PathLike[str],
+        *,
         draft_tokens: int | None = None,
-        device: str | torch.device = "cpu",
+        max_batch: int = BATCH_LIMIT,
         max_context: int | None = None,
+        prefill_chunk: int = PREFILL_CHUNK,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | str | None = None,
+        kernels: Choice = "auto",
+        profile: str = "zlab",
         public_tokens: int | None = None,
         proposal_ids: Sequence[int] | None = None,
-        max_batch: int = BATCH_LIMIT,
         max_checkpoints: int = CHECKPOINTS,
     ) -> Engine:
         """An engine from two published folders: config.json, and model.safetensors or its shards.
 
-        `dtype` None keeps the files' dtype; another one rounds the weights once. `draft_tokens` None takes the draft's
-        trained width, in profiles that let it. `public_tokens` is how many ids of the vocabulary the tokenizer knows
-        (the rest is padding); None takes all. `proposal_ids` are the ids among which the draft proposes, in profiles
-        that let it; None takes all public ones. `max_context` None takes what both configs allow.
+        `draft_tokens` None takes the draft's trained width, in profiles that let it. `max_context` None takes what both
+        configs allow; memory for `max_batch` such sequences is reserved at once. `dtype` None keeps the files' dtype;
+        another one, or its name, rounds the weights once. `kernels` is auto, torch, native or triton, as
+        `resolve_kernels` says. `public_tokens` is how many ids of the vocabulary the tokenizer knows (the rest is
+        padding); None takes all. `proposal_ids` are the ids among which the draft proposes, in profiles that let it;
+        None takes all public ones.
 
         Raises ConfigError (UnsupportedConfigError where this engine cannot run a well-formed model), CheckpointError
         for a damaged folder, SpecDataError for an unknown profile, RequestError for a bad argument.
 
-            engine = Engine.from_pretrained("Qwen3-8B", "Qwen3-8B-DFlash-b16")
+            engine = Engine.from_pretrained("Qwen3-8B", "Qwen3-8B-DFlash-b16", dtype="bfloat16", max_context=4096)
             print(engine.generate(prompt_ids, max_new_tokens=200).tokens)
         """
-        rules = load_profile(profile)
-        _check_profile(rules)
-        target_dir, draft_dir, device = Path(target_dir), Path(draft_dir), check_device(device)
-        target_config = read_target_config(target_dir)
-        draft_config = read_draft_config(draft_dir, rules, target_config, "published")
-        drafts = draft_count(rules, draft_config.block_size, draft_tokens)
-        public = target_config.vocab_size if public_tokens is None else public_tokens
-        public = check_integer("public_tokens", public, 1, target_config.vocab_size)
-        index = _proposal_index(rules, target_config, draft_config, public, proposal_ids)
-        target_weights = weights.load(folders.Checkpoint.open(target_dir), target_tensors(target_config))
-        draft_weights = weights.load(folders.Checkpoint.open(draft_dir), draft_tensors(draft_config))
-        if dtype is None:
-            dtype = weights.common_dtype(target_weights["model.embed_tokens.weight"], draft_weights["fc.weight"])
-        numerics = Numerics.of(rules, dtype)
-        longest = min(target_config.max_positions, draft_config.max_positions)
+        place = check_device(device)
+        pair = load_pair(
+            check_folder("target", target), check_folder("draft", draft), load_profile(profile), draft_tokens,
+            check_dtype(dtype), resolve_kernels(kernels, place), place, public_tokens, proposal_ids,
+        )  # fmt: skip
+        longest = pair.positions
         return Engine(
-            Qwen3Target(target_config, target_weights, public, numerics, device, index),
-            load_draft(draft_config, draft_weights, numerics, device),
-            numerics,
-            draft_tokens=drafts,
+            pair.target,
+            pair.draft,
+            pair.numerics,
+            draft_tokens=pair.drafts,
             max_context=check_integer("max_context", longest if max_context is None else max_context, 1, longest),
-            stop_ids=target_config.stop_ids,
+            stop_ids=pair.stop_ids,
             max_batch=max_batch,
+            prefill_chunk=prefill_chunk,
             max_checkpoints=max_checkpoints,
         )
 
+    def memory(self) -> planning.Memory:
+        """Bytes of weights, caches and workspace that the engine holds from its start on: `print(engine.memory())`."""
+        return planning.held((self.target, self.draft))
+
+    def statistics(self) -> Statistics:
+        """What all rounds of `step` came to, since the engine was made: `print(engine.statistics())`."""
+        return self._tally.read()
+
     def generate(self, prompt_ids: Ids, max_new_tokens: int, **options: Unpack[Options]) -> Generation:
-        """The answer to a prompt of token ids; `request` describes the options.
+        """The answer to a prompt of token ids; `Options` describes the options.
 
         At temperature 0 a draft proposes its argmax. Above it a DFlash draft does so too in profile ninfer, verified as
         a point mass, and in profile zlab draws each proposal from its own rows; a DFlash2 draft draws its path. Drawn
@@ -181,6 +142,8 @@ class Engine:
 
         Raises RequestError that names the argument, and what ended the answer early: TensorError for logits that are no
         numbers, RequestError for a mask that leaves nothing to say, and whatever the grammar raises.
+
+            answer = engine.generate([11, 3, 47], 100, temperature=0.8, seed=1)
         """
         return Generation.of(list(self.stream(prompt_ids, max_new_tokens, **options)))
 
@@ -193,6 +156,8 @@ class Engine:
 
             engine.generate_batch([engine.request(prompt, 100, seed=seed) for seed, prompt in enumerate(prompts)])
         """
+        if not isinstance(requests, Sequence):
+            raise RequestError(f"requests is {type(requests).__name__}, expected a sequence of what `request` gave")
         batch = Batch(self._speculative, self.max_batch, self._images)
         made: dict[int, list[Round]] = {batch.submit(request): [] for request in requests}
         while batch.busy:
@@ -204,6 +169,8 @@ class Engine:
         """Let a request join those that `step` advances, as soon as one of `max_batch` places is free; its ticket.
 
         With `hold` it keeps its place after its end, for `checkpoint`, until `cancel`.
+
+            ticket = engine.submit(engine.request(prompt_ids, 100, seed=2))
         """
         return self._submitted.submit(request, hold=hold)
 
@@ -211,8 +178,14 @@ class Engine:
         """One round of every submitted request, in joint forwards, by ticket; the last has a `finish_reason`.
 
         A request that cannot go on ends with finish reason `error` and an `error`, and the others go on.
+
+            while rounds := engine.step():
+                print({ticket: latest.tokens for ticket, latest in rounds.items()})
         """
-        return self._submitted.step()
+        rounds = self._submitted.step()
+        for latest in rounds.values():
+            self._tally.add(latest)
+        return rounds
 
     def cancel(self, ticket: int) -> None:
         """Drop a submitted request. Raises RequestError for a ticket that has left or never was."""
@@ -266,6 +239,9 @@ class Engine:
 
         `close()` cancels the request; what it has yielded stands. Raises RequestError for a bad argument at the call,
         not at the first round, and what ends the answer early where it does.
+
+            for latest in engine.stream(prompt_ids, 100):
+                print(latest.tokens)
         """
         return _rounds(self._speculative, self.request(prompt_ids, max_new_tokens, **options))
 
@@ -273,102 +249,18 @@ class Engine:
         """The target alone, one token a step. Greedy tokens are those of `generate`; sampled ones have the same law."""
         return Generation.of(list(_rounds(self._plain, self.request(prompt_ids, max_new_tokens, **options))))
 
-    def request(
-        self,
-        prompt_ids: Ids,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        seed: int = 0,
-        stop_ids: Ids | None = None,
-        prefill_chunk: int | None = None,
-        observer: Observer | None = None,
-        draft_tokens: int | None = None,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        allowed_tokens: Ids | None = None,
-        grammar: Grammar | None = None,
-        pieces: Sequence[bytes] | Pieces | None = None,
-        stop_strings: Sequence[str | bytes] = (),
-        show_stop: bool = False,
-    ) -> Request:
-        """The arguments of `generate`, checked, for `generate_batch` and `submit`. Raises RequestError.
-
-        `temperature` 0 is greedy, and `seed` keys every draw. `stop_ids` None takes the target's own. The prompt is
-        read `prefill_chunk` rows at a time, or whole. `observer` gets each round's stage tensors. `draft_tokens` are
-        the most proposals of a round of this request, at most the engine's; None takes these.
-
-        `top_k` keeps the best candidates: in profile zlab 0 keeps all, in profile ninfer 1 to 19 keep as many and
-        every other value 20. `top_p` keeps the candidate at which the cumulative probability reaches it, and those
-        before. `min_p` (profile ninfer) drops candidates below that share of the best one's probability.
-        `presence_penalty` is subtracted from the logit of each token that was emitted, and `frequency_penalty` as often
-        as it was (profile ninfer; below 0 they are rewards). `allowed_tokens` are the only ids that may be emitted.
-        `grammar` is called with the tokens emitted so far, proposals under test included, and gives the mask, bool
-        [public], of what may follow; it is never called with a text that it forbids.
-
-        `pieces` are the bytes of each token, a list by id or a callable; with them rounds have a `text`. The first of
-        `stop_strings` in it ends the answer and is cut off. A stop id's own piece is part of it only if `show_stop`.
-
-        Numbers count by their FP32 value. Integers and numbers may be NumPy scalars.
-        """
-        public = self.target.vocabulary.public
-        prompt = check_ids("prompt_ids", prompt_ids, public)
-        if not 1 <= len(prompt) <= self.max_context:
-            raise RequestError(f"prompt_ids has {len(prompt)} tokens, expected 1 to {self.max_context}")
-        chunk = (
-            prefill_chunk if prefill_chunk is None else check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
-        )
-        drafts = self.draft_tokens if draft_tokens is None else draft_tokens
-        sampling = (temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty)
-        return Request(
-            prompt=prompt,
-            max_new_tokens=check_integer("max_new_tokens", max_new_tokens, 1, CONTEXT_LIMIT),
-            sampling=Sampling.checked(self.numerics.profile, *sampling),
-            seed=check_integer("seed", seed, 0, SEED_LIMIT),
-            stop_ids=frozenset(self.stop_ids if stop_ids is None else check_ids("stop_ids", stop_ids, public)),
-            prefill_chunk=chunk,
-            capacity=self.max_context,
-            drafts=check_integer("draft_tokens", drafts, 0, self.draft_tokens),
-            observer=check_callable("observer", observer),
-            allowed=check_allowed(allowed_tokens, public),
-            grammar=check_callable("grammar", grammar),
-            pieces=check_pieces(pieces, public),
-            stop_strings=check_strings(stop_strings, pieces is not None),
-            show_stop=bool(show_stop),
-        )
+    def request(self, prompt_ids: Ids, max_new_tokens: int, **options: Unpack[Options]) -> Request:
+        """The arguments of `generate`, checked, for `generate_batch` and `submit`. Raises RequestError."""
+        limits = Limits(
+            self.numerics.profile, self.target.vocabulary.public, self.max_context, self.draft_tokens,
+            self.prefill_chunk, self.stop_ids,
+        )  # fmt: skip
+        return read_request(limits, prompt_ids, max_new_tokens, **options)
 
 
-def load_draft(
-    config: DraftConfig, tensors: Mapping[str, Tensor], numerics: Numerics, device: torch.device
-) -> DFlashDraft:
-    """The draft that a config asks for."""
-    if isinstance(config, DFlash2Config):
-        return DFlash2Draft(config, tensors, numerics, device)
-    return DFlashDraft(config, tensors, numerics, device)
-
-
-def _check_profile(profile: Profile) -> None:
-    if profile.name not in PROFILES:
-        raise RequestError(
-            f"profile {profile.name} is stated on some ops only, expected one of {', '.join(PROFILES)} to decode with"
-        )
-
-
-def _proposal_index(
-    profile: Profile, target: TargetConfig, draft: DraftConfig, public: int, ids: Sequence[int] | None
-) -> tuple[int, ...] | None:
-    """The rows of an indexed proposal head. Raises ConfigError, and RequestError where `ids` are no token ids."""
-    index = None if ids is None else check_ids("proposal_ids", ids, target.vocab_size)
-    if index is not None:
-        if not index:
-            raise RequestError("proposal_ids has 0 ids, expected at least 1")
-        check_head_index(index, public)
-    rows = proposal_rows(profile, target.vocab_size, public, len(index or ()))
-    if isinstance(draft, DFlash2Config):
-        check_candidates(draft.selector_top_k, rows)
-    return index
+def _check_kind(name: str, value: object, kind: type, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise RequestError(f"{name} is {type(value).__name__}, expected {expected}")
 
 
 def _rounds(orchestrator: Orchestrator, request: Request) -> Generator[Round, None, None]:

@@ -63,6 +63,22 @@ class Reserving(Protocol):
         """From now on have buffers for `lanes` sequences of `capacity` rows, and open no more. An engine asks once."""
 
 
+@runtime_checkable
+class Planning(Protocol):
+    """A target or draft that knows beforehand what `reserve` takes."""
+
+    def planned_bytes(self, lanes: int, capacity: int) -> int:
+        """Bytes of the buffers of `lanes` sequences of `capacity` rows."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A target or draft that says how many bytes it holds."""
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes by kind: `weights`, `cache` of sequences and, where it has buffers beside them, `workspace`."""
+
+
 class Vocabulary(Protocol):
     """Both ends of the target that a draft borrows."""
 
@@ -100,6 +116,7 @@ class TargetStep(NamedTuple):
     features: Tensor
 
 
+@runtime_checkable
 class Target(Protocol):
     """A causal language model with feature capture and rollback."""
 
@@ -161,6 +178,7 @@ class Proposal(NamedTuple):
         return Proposal(self.tokens[:count], self.law and self.law.first(count))
 
 
+@runtime_checkable
 class Draft(Protocol):
     """A proposer conditioned on target features."""
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import torch
 from dflash_spec.checkpoint import Checkpoint
-from dflash_spec.errors import RequestError
 from dflash_spec.tensors import Tensor as Stored
 from torch import Tensor
 
@@ -23,10 +22,3 @@ def load(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> dict[
     """Every tensor of a folder that holds exactly `shapes`, in the file's dtypes. Raises CheckpointError."""
     checkpoint.check(shapes)
     return {name: to_torch(checkpoint.read(name)) for name in shapes}
-
-
-def common_dtype(target: Tensor, draft: Tensor) -> torch.dtype:
-    """The dtype of both, which are a tensor of each folder. Raises RequestError where they differ."""
-    if target.dtype != draft.dtype:
-        raise RequestError(f"dtype None: the target is {target.dtype} and the draft {draft.dtype}, expected one dtype")
-    return target.dtype

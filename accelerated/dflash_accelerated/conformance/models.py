@@ -11,7 +11,8 @@ import torch
 from dflash_spec.config import read_draft_config, read_target_config
 
 from dflash_accelerated.conformance.call import Answer, Call
-from dflash_accelerated.engine import Engine, load_draft
+from dflash_accelerated.engine import Engine
+from dflash_accelerated.loading import load_draft
 from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.qwen3 import Qwen3Target, Qwen3Vocabulary
 from dflash_accelerated.ops import head

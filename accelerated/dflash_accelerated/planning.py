@@ -1,0 +1,93 @@
+"""Memory: what an engine holds, and buffers that are reserved before the first request or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from dflash_spec.errors import RequestError
+
+from dflash_accelerated.protocols import Measured, Planning, Reserving
+
+LOWER = "lower max_context or max_batch, or take a smaller dtype"
+
+
+class Memory(NamedTuple):
+    """Bytes that an engine holds, as its adapters count them; an adapter that does not count adds none."""
+
+    weights: int = 0
+    cache: int = 0
+    workspace: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.cache + self.workspace
+
+    def __str__(self) -> str:
+        parts = " + ".join(f"{name} {size(held)}" for name, held in self._asdict().items())
+        return f"{parts} = {size(self.total)}"
+
+
+def size(count: int) -> str:
+    """A number of bytes, for people."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
+
+
+def held(adapters: Iterable[object]) -> Memory:
+    """What these targets and drafts hold."""
+    counted = [adapter.held_bytes() for adapter in adapters if isinstance(adapter, Measured)]
+    return Memory(*(sum(each.get(name, 0) for each in counted) for name in Memory._fields))
+
+
+def reserve(adapters: Iterable[object], lanes: int, rows: int, device: torch.device) -> None:
+    """Have every adapter that can reserve the buffers of `lanes` sequences of `rows` rows.
+
+    Raises RequestError, with the bytes that are wanted and what lowers them, where `device` has not as many.
+    """
+    reserving = [adapter for adapter in adapters if isinstance(adapter, Reserving)]
+    wanted = sum(adapter.planned_bytes(lanes, rows) for adapter in reserving if isinstance(adapter, Planning))
+    free = available(device)
+    if free is not None and wanted > free:
+        raise _refusal(lanes, rows, f"{wanted} bytes ({size(wanted)})", f"{size(free)} at most on {device}")
+    for adapter in reserving:
+        try:
+            adapter.reserve(lanes, rows)
+        except (MemoryError, OverflowError, RuntimeError) as error:
+            # Out of memory is a RuntimeError in PyTorch; its first line says how many bytes were asked for.
+            told = str(error).splitlines() or [type(error).__name__]
+            raise _refusal(lanes, rows, f"{wanted or 'more'} bytes", f"what {device} has: {told[0]}") from error
+
+
+def available(device: torch.device) -> int | None:
+    """Bytes that can still be had on a device; None where nobody knows."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
+    found = [_kibibytes(Path("/proc/meminfo"), "MemAvailable:"), _number(Path("/sys/fs/cgroup/memory.max"))]
+    return min((each for each in found if each is not None), default=None)
+
+
+def _kibibytes(path: Path, name: str) -> int | None:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None  # no such limit
+
+
+def _refusal(lanes: int, rows: int, wanted: str, expected: str) -> RequestError:
+    return RequestError(f"buffers of {lanes} sequences of {rows} rows take {wanted}, expected {expected}: {LOWER}")
