@@ -168,6 +168,20 @@ def published_top_k_one_short(true: Function) -> Function:
 
 
 @fault(
+    "dflash_reference.processing.supported", clauses=("PROC-012",), report=PACKAGE, effect="output", profiles=PUBLISHED
+)
+def published_top_k_keeps_ties(true: Function) -> Function:
+    """Every logit is kept that is not below the k-th largest, so that equal ones are more than k."""
+
+    def wrong(adjusted: Array, temperature: float, top_k: int, *rest: Any) -> Any:
+        if 0 < top_k < adjusted.shape[1]:
+            top_k = int((adjusted >= np.sort(adjusted, axis=1)[:, -top_k, np.newaxis]).sum(axis=1).max())
+        return true(adjusted, temperature, top_k, *rest)
+
+    return wrong
+
+
+@fault(
     "dflash_reference.filters.size_or_all", clauses=("PROC-012",), report=PACKAGE, effect="crash", profiles=PUBLISHED
 )
 def top_k_above_the_vocabulary_fails(true: Function) -> Function:

@@ -198,6 +198,15 @@ def every_id(profile: Profile) -> Iterator[Case]:
         yield _case(f"top-k-{top_k}", ("PROC-012",), why, rows, top_k=top_k, temperature=1.7)
     wide = _rows("filter/wide", 1, 131, 2.0**-6)
     yield _case("long-tail", ("PROC-012", "PROC-016"), "the tail beyond the first candidates is lost", wide)
+    # Which of the equal ones stay is open. How many do decides the mass that top-p refers to, and with it what is kept.
+    more = "all that equal the last candidate of top-k are kept, as a comparison with it does"
+    for slug, top_k, top_p, shares in (
+        ("three", 3, 0.8, (0.5, 0.3, 0.1, 0.1, 0.1, 0.1)), ("two", 2, 0.7, (0.6, 0.2, 0.2, 0.2)),
+    ):  # fmt: skip
+        yield _case(
+            f"ties-at-the-edge-of-{slug}-and-their-mass", ("PROC-012",), more, _logs(*shares), WARM, top_k=top_k,
+            top_p=top_p, tags=("tie",),
+        )  # fmt: skip
     holes = _rows("filter/holes", 2, 37)
     holes[0, 5:25], holes[1, 0:20] = -INF, -INF
     yield _case("minus-infinity-beside-top-k", ("PROC-012",), "an id without a chance is kept", holes, top_k=11)
