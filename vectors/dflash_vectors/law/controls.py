@@ -95,6 +95,36 @@ class NextRank(Engine):
         return np.asarray(ids[np.minimum(ranks, np.flatnonzero(weights > 0)[-1])])
 
 
+class OnTheEdge(Engine):
+    """Draws the token whose cumulative weight a uniform equals, and not the one after it."""
+
+    def draw(self, ids: Array, weights: Array, u: Array) -> Array:
+        sums = np.cumsum(weights)
+        return np.asarray(ids[np.searchsorted(sums, u * sums[-1], side="left")])
+
+
+class TopPFirst(Engine):
+    """Applies top-p before top-k: its share is one of every candidate."""
+
+    def mass(self, ranked: Array, left: Array) -> float:
+        return float(ranked.sum())
+
+
+class TopPLast(Engine):
+    """Applies top-p after min-p: its share is one of what that left."""
+
+    def proc_filter(
+        self, adjusted: Array, temperature: Array, top_k: Array, min_p: Array, top_p: Array
+    ) -> dict[str, Any]:
+        if not min_p:
+            return super().proc_filter(adjusted, temperature, top_k, min_p, top_p)
+        first = super().proc_filter(adjusted, temperature, top_k, min_p, np.array(1, np.float32))
+        left = np.full_like(adjusted, -np.inf)
+        for row, (ids, p) in enumerate(zip(first["support"], first["p"], strict=True)):
+            left[row, ids[p > 0]] = adjusted[row, ids[p > 0]]
+        return super().proc_filter(left, temperature, top_k, np.array(0, np.float32), top_p)
+
+
 class AsCertain(Engine):
     """Verifies proposals that were drawn from q as if they were certain: tokens keep their law, acceptance does not."""
 
@@ -149,8 +179,8 @@ class Control:
 VERIFIES = ("law.one_hot", "law.sparse")
 ROUNDS, DRAWS = ("law.sample_rounds",), ("proc.sample_tokens",)
 _ALL = (
-    Control("right", Engine, "ninfer", ("proc.draw", *VERIFIES)),
-    Control("right_zlab", Engine, "zlab", ("proc.draw", *VERIFIES)),
+    Control("right", Engine, "ninfer", ("proc.filter", "proc.draw", *VERIFIES)),
+    Control("right_zlab", Engine, "zlab", ("proc.filter", "proc.draw", *VERIFIES)),
     Control("right_matching", Engine, "zlab-2026-04", ("law.match",)),
     Control("right_sampled", Engine, "zlab", (*ROUNDS, *DRAWS), samples=MANY),
     Control("inflated", Inflated, "zlab", VERIFIES, ("LAW-003", "LAW-010")),
@@ -161,6 +191,10 @@ _ALL = (
     Control("one_coin", OneCoin, "ninfer", VERIFIES, ("LAW-003", "LAW-009")),
     Control("biased_bonus", BiasedBonus, "zlab", VERIFIES, ("LAW-007",)),
     Control("next_rank", NextRank, "ninfer", ("proc.draw",), ("PROC-005",)),
+    Control("on_the_edge", OnTheEdge, "ninfer", ("proc.draw",), ("PROC-005",)),
+    Control("top_p_first", TopPFirst, "zlab", ("proc.filter",), ("PROC-015",)),
+    Control("top_p_first_of_twenty", TopPFirst, "ninfer", ("proc.filter",), ("PROC-015",)),
+    Control("top_p_last", TopPLast, "ninfer", ("proc.filter",), ("PROC-015",)),
     Control("second_draw", SecondDraw, "zlab-2026-04", ("law.match",), ("LAW-012",)),
     Control("inflated_sampled", InflatedByOnePercent, "zlab", ROUNDS, ("LAW-014",), MANY),
     Control("as_certain", AsCertain, "zlab", ROUNDS, ("LAW-014",)),

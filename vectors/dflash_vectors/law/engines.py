@@ -62,6 +62,11 @@ class Engine:
         ranks = np.searchsorted(sums, u * sums[-1], side="right")
         return np.asarray(ids[np.minimum(ranks, np.flatnonzero(weights > 0)[-1])])
 
+    def mass(self, ranked: Array, left: Array) -> float:
+        """What top-p takes its share of: ranked weights [V], of which top-k left [S]."""
+        del ranked
+        return float(left.sum())
+
     def coin(self, coins: Array, slot: int) -> Array:
         """The uniforms [N] of a slot's test, of coins [N, P]."""
         return np.asarray(coins[:, slot])
@@ -141,6 +146,25 @@ class Engine:
     def proc_draw(self, support: Array, p: Array, u: Array) -> dict[str, Any]:
         rows = zip(support, p, u, strict=True)
         return {"tokens": np.array([self.draw(ids, row, np.array([float(goal)]))[0] for ids, row, goal in rows])}
+
+    def proc_filter(
+        self, adjusted: Array, temperature: Array, top_k: Array, min_p: Array, top_p: Array
+    ) -> dict[str, Any]:
+        cap, columns = int(self._profile.axes["sampling_cap"]), adjusted.shape[1]
+        size = min(int(top_k) if 1 <= top_k < (cap or columns) else cap or columns, columns)
+        ids, shares = np.argsort(-adjusted, axis=1, kind="stable")[:, :size], np.zeros((len(adjusted), size))
+        for row, logits in enumerate(adjusted.astype(np.float64)):
+            ranked = np.sort(np.exp((logits - logits.max()) / float(temperature)))[::-1]
+            left = ranked[:size]
+            kept = left >= float(min_p) * left[0]
+            if top_p < 1:
+                kept &= np.cumsum(left) - left < float(top_p) * self.mass(ranked, left)
+            shares[row] = np.where(kept, left, 0.0) / left[kept].sum()
+        if cap:
+            return {"support": np.where(shares > 0, ids, -1), "p": shares.astype(np.float32)}
+        spread = np.zeros(adjusted.shape, np.float32)
+        np.put_along_axis(spread, ids, shares.astype(np.float32), axis=1)
+        return {"support": np.tile(np.arange(columns), (len(adjusted), 1)), "p": spread}
 
     def proc_sample_tokens(self, support: Array, p: Array, seeds: Array) -> dict[str, Any]:
         return {"tokens": self.draw(support, p, self.last_uniform(seeds))}

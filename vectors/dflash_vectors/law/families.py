@@ -39,6 +39,11 @@ class Row:
         total = sum(self.raw.values())
         return {id_: weight / total for id_, weight in self.raw.items()}
 
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether the weights sum to 1 and every sum of them is a number of FP32: then no rounding moves a draw."""
+        return sum(self.raw.values()) == 1 and all((weight * 2**24).denominator == 1 for weight in self.raw.values())
+
     def wide(self, width: int) -> Row:
         """The same row with ids of -1 and weights of 0 up to `width`."""
         more = width - len(self.ids)

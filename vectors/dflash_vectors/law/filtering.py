@@ -54,8 +54,11 @@ def settings(profile: Profile) -> dict[str, Filters]:
         found["top-p below a crossing"] = Filters(fp32(0.75), top_p=fp32(crossing - 2.0**-12))
         found["top-p above a crossing"] = Filters(fp32(0.75), top_p=fp32(crossing + 2.0**-12))
         found["top-k 4, top-p"] = Filters(1.5, top_k=4, top_p=fp32(0.7))
+        # Between what the two best weights are of the four that top-k leaves, and what they are of all.
+        found["top-p of what top-k left"] = Filters(1.5, top_k=4, top_p=fp32(0.66))
     if "min_p" in order:
         found["min-p"] = Filters(1.5, min_p=fp32(0.21))
+        found["min-p, top-p of all"] = Filters(1.5, min_p=fp32(0.21), top_p=fp32(0.66))
     return found
 
 
@@ -131,7 +134,7 @@ def read_row(answer: Mapping[str, Any], size: int) -> dict[int, Fraction]:
 
 def _filter_clause(asked: Filters, profile: Profile) -> str:
     if asked.top_p < 1:
-        return "PROC-015" if asked.top_k else "PROC-014"
+        return "PROC-015" if asked.top_k or asked.min_p else "PROC-014"
     if asked.min_p:
         return "PROC-013"
     return "PROC-011" if profile.axes["sampling_cap"] else "PROC-012"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -125,12 +125,25 @@ def judge_draw(runner: Runner, name: str, row: Row, profile: Profile) -> Finding
     made.questions = found.questions
     made.deviation = made.tokens = float(apart(found.law, row.law))
     never = sorted(token for token in set(answers.values()) if not row.raw.get(token))
-    if never or made.deviation > bound:
+    amiss = amiss_at(row, answers)
+    if never or amiss or made.deviation > bound:
         made.status = BROKEN
         token = max(sorted({*found.law, *row.law}), key=lambda t: abs(found.law.get(t, NONE) - row.law.get(t, NONE)))
         got, want = float(found.law.get(token, NONE)), float(row.law.get(token, NONE))
         made.reason = f"token {token} has probability {got:.9g}, not {want:.9g}"
         if never:
             made.reason = f"token {never[0]} is drawn, which has no probability in the row"
+        elif made.deviation <= bound:
+            u, got_, want_ = amiss[0]
+            made.reason = f"token {got_} is drawn at u = {u:.9g}, not {want_}: the cumulative weights are exact there"
         made.example = draw_example(row.raw, answers, case_of, most_off(found.law, row.law))
     return made
+
+
+def amiss_at(row: Row, answers: Mapping[float, int]) -> list[tuple[float, int, int]]:
+    """(uniform, token, right token) of every wrong answer where no rounding excuses one: an edge is the next token's.
+
+    Its width is a single uniform, far below any bound of a probability.
+    """
+    right = {u: rule.drawn(row.raw.items(), Fraction(u)) for u in answers} if row.is_exact else {}
+    return [(u, answers[u], token) for u, token in sorted(right.items()) if answers[u] != token]
