@@ -1,4 +1,4 @@
-"""Kernels against PyTorch, in Triton's interpreter. `test_triton.py` beside this folder runs it in a process of its own.
+"""Kernels against PyTorch, in Triton's interpreter. The test beside this folder runs it in a process of its own.
 
 Triton decides whether it interprets when it is imported and when a kernel is defined, so that one process cannot do
 both. Without TRITON_INTERPRET=1 nothing here is collected.
