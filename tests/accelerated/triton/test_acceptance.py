@@ -1,0 +1,84 @@
+"""Acceptance: requests of different extents, one without proposals, all four forms of the two laws, NaN rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from dflash_accelerated.ops.acceptance import Chains, SparseLaw
+from dflash_accelerated.ops.acceptance import torch as plainly
+from dflash_accelerated.ops.acceptance import triton as kernel
+from dflash_accelerated.ops.filters import Distribution
+
+VOCABULARY, EXTENTS = 67, (4, 0, 3, 1, 4)
+
+
+def sixteenths(shape, generator):
+    """Weights whose sums and differences are exact, some of them 0."""
+    return torch.randint(0, 9, shape, generator=generator) / 16
+
+
+def candidates(rows, count, generator):
+    return torch.rand(rows, VOCABULARY, generator=generator).argsort(dim=1)[:, :count]
+
+
+def rounds(sparse, supported, extents, seed):
+    """Chains, the law of the proposals, the target's, and which of its tokens are proposed."""
+    generator = torch.Generator().manual_seed(seed)
+    tested, rows = sum(extents), sum(extents) + len(extents)
+    support = candidates(rows, 20, generator) if supported else None
+    p = sixteenths((rows, 20 if supported else VOCABULARY), generator)
+    ids = candidates(tested, 16, generator) if sparse else None
+    q = sixteenths((tested, 16 if sparse else VOCABULARY), generator)
+    if tested and ids is not None and support is not None:
+        ids[:, :12] = torch.cat([support[i + b : i + b + 1, :12] for b, i in owners(extents)])  # most of them shared
+    flat = torch.randint(0, VOCABULARY, (tested,), generator=generator) if ids is None else ids[:, 2]
+    return Chains.of(list(flat.split(list(extents)))), SparseLaw(ids, q), Distribution(support, p), generator
+
+
+def owners(extents):
+    return [(b, sum(extents[:b]) + i) for b, extent in enumerate(extents) for i in range(extent)]
+
+
+@pytest.mark.parametrize("extents", [EXTENTS, (0, 0)])
+def test_greedy_verdicts_are_the_same(numerics, extents):
+    chains, *_, generator = rounds(True, True, extents, 5)
+    target = torch.randint(-1, VOCABULARY, (len(chains.owner),), generator=generator)
+    agreed = chains.tested[torch.rand(len(chains.tested), generator=generator) < 0.7]
+    target[agreed] = chains.proposals[chains.owner[agreed], chains.column[agreed]]
+    expected, found = plainly.greedy(chains, target, numerics), kernel.greedy(chains, target, numerics)
+    assert torch.equal(found.licensed, expected.licensed)
+    assert torch.equal(found.accepted, expected.accepted)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("supported", [False, True])
+def test_counts_and_last_tokens_are_the_same(numerics, sparse, supported):
+    for seed in range(3):
+        chains, drawn_from, law, generator = rounds(sparse, supported, EXTENTS, seed)
+        coins = sixteenths((len(EXTENTS), 4), generator) * 1.5
+        if seed == 2:
+            law.p[3, 5], drawn_from.q[5, 9] = torch.nan, torch.nan
+        same = (chains, drawn_from, law, coins, numerics)
+        expected = plainly.accepted_count(*same)
+        assert torch.equal(kernel.accepted_count(*same), expected)
+        for accepted in (expected, torch.zeros_like(expected), chains.counts):
+            last = (chains, accepted, drawn_from, law, coins[:, 0].contiguous(), numerics)
+            assert torch.equal(kernel.terminal(*last), plainly.terminal(*last))
+
+
+@pytest.mark.parametrize("supported", [False, True])
+def test_without_proposals_the_token_is_a_bonus(numerics, supported):
+    chains, drawn_from, law, generator = rounds(True, supported, (0, 0, 0), 1)
+    coins = torch.rand(3, generator=generator)
+    accepted = kernel.accepted_count(chains, drawn_from, law, torch.empty(3, 0), numerics)
+    assert accepted.tolist() == [0, 0, 0]
+    last = (chains, accepted, drawn_from, law, coins, numerics)
+    assert torch.equal(kernel.terminal(*last), plainly.terminal(*last))
+
+
+@pytest.mark.parametrize("supported", [False, True])
+def test_a_residual_of_nothing_ends_as_the_profile_says(numerics, supported):
+    chains, drawn_from, law, _ = rounds(False, supported, (2, 1), 3)
+    drawn_from.q[:] = 1.0
+    last = (chains, torch.zeros(2, dtype=torch.int64), drawn_from, law, torch.tensor([0.9, 0.2]), numerics)
+    assert torch.equal(kernel.terminal(*last), plainly.terminal(*last))
