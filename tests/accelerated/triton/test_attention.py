@@ -8,20 +8,8 @@ import pytest
 import torch
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import triton as kernel
+from dflash_accelerated.ops.attention.spans import Spans, Store
 from torch import Tensor
-
-
-class Store(NamedTuple):
-    keys: Tensor
-    values: Tensor
-    slots: int
-
-
-class Spans(NamedTuple):
-    lanes: tuple[int, ...]
-    starts: tuple[int, ...]
-    counts: tuple[int, ...]
-    table: Tensor
 
 
 class Case(NamedTuple):
@@ -58,16 +46,14 @@ def case(numerics: Numerics, starts: tuple[int, ...], counts: tuple[int, ...], g
     joined = torch.cat((joined, torch.full((rows, 1, dim), torch.nan, dtype=numerics.act)), 1)
     q, k = joined[:, : kv_heads * group], joined[:, kv_heads * group : kv_heads * (group + 1)]
     v = drawn(rows, kv_heads, dim).to(numerics.act)
-    firsts = [sum(counts[:at]) for at in range(len(counts))]
-    table = torch.tensor(list(zip(lanes, starts, counts, firsts, strict=True)), dtype=torch.int32)
     own = v.to(numerics.value) if keep else v
-    return Case(q, k, own, Store(keys, values, slots), Spans(lanes, starts, counts, table), history)
+    return Case(q, k, own, Store(keys, values, slots), Spans(lanes, starts, counts, torch.device("cpu")), history)
 
 
 def expected(at: Case, window: int, causal: bool) -> Tensor:
     """FP32 [R, QH · D]: one softmax for each row and head."""
-    group, made, first = at.q.shape[1] // at.k.shape[1], [], 0
-    for (key, value), start, count in zip(at.history, at.spans.starts, at.spans.counts, strict=True):
+    group, made = at.q.shape[1] // at.k.shape[1], []
+    for (key, value), (_, start, count, first) in zip(at.history, at.spans, strict=True):
         own = slice(first, first + count)
         keys, values = torch.cat((key.float(), at.k[own].float())), torch.cat((value.float(), at.v[own].float()))
         for row in range(count):
@@ -82,7 +68,6 @@ def expected(at: Case, window: int, causal: bool) -> Tensor:
                 scores = keys[places, head // group] @ at.q[first + row, head].float() * at.q.shape[2] ** -0.5
                 heads.append(torch.softmax(scores, 0) @ values[places, head // group])
             made.append(torch.cat(heads))
-        first += count
     return torch.stack(made)
 
 
@@ -132,11 +117,9 @@ def test_kept_rows_lie_at_their_positions_and_nothing_else_changes(numerics: Num
     at = case(numerics, (11, 0), (37, 5), 3, 10, slots=60, keep=True)
     before = [part.clone() for part in at.store[:2]]
     check(at, numerics, 0, True, keep=True)
-    first = 0
-    for lane, start, count in zip(at.spans.lanes, at.spans.starts, at.spans.counts, strict=True):
+    for lane, start, count, first in at.spans:
         for held, own in zip(before, (at.k, at.v), strict=True):
             held[lane, LAYER, :, start : start + count] = own[first : first + count].transpose(0, 1)
-        first += count
     for held, now in zip(before, at.store[:2], strict=True):
         torch.testing.assert_close(now, held, rtol=0.0, atol=0.0, equal_nan=True)
 
@@ -163,6 +146,7 @@ def test_a_hidden_row_weighs_nothing_however_large(numerics: Numerics):
 def test_the_table_counts_not_the_host(numerics: Numerics):
     """A captured launch is replayed with another table: lanes, starts and counts are read from it."""
     at = case(numerics, (19, 8), (2, 5), 3, 10, slots=37)
-    host = at.spans._replace(lanes=(0, 0), starts=(0, 0), counts=(6, 6))
+    host = Spans((0, 0), (0, 0), (6, 6), torch.device("cpu"))
+    host.table.copy_(at.spans.table)
     got = kernel.attend(at.q, at.k, at.v, at.store, LAYER, host, 7, True, False, numerics)
     assert torch.equal(got, kernel.attend(at.q, at.k, at.v, at.store, LAYER, at.spans, 7, True, False, numerics))

@@ -10,19 +10,15 @@ serves every length.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.attention.spans import Spans, Store
 from dflash_accelerated.ops.compiling import OPTIONS, Variant
 from dflash_accelerated.ops.rounding.triton import INTERPRETED, narrow, widen
-
-if TYPE_CHECKING:
-    from dflash_accelerated.ops.attention.torch import Spans, Store
 
 LOG2_E = 1.4426950408889634
 TILES = {torch.bfloat16: (64, 64), torch.float32: (16, 16)}
