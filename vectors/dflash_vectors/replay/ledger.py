@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from dflash_reference import block, stop
 from dflash_reference.names import Position
+from dflash_spec.registry import load_clauses
 from dflash_spec.tensors import Array
 
 from dflash_vectors.replay.findings import PREFILL_ROUND, Finding
@@ -23,6 +24,11 @@ REASON_CLAUSES = {
     "cancelled": "COMMIT-003",
     "error": "COMMIT-003",
 }
+
+
+LIMITS = {"length", "capacity"}
+LIMIT_REASON = "STOP-010"
+"""Which of two limits has ended a request; a rule of the profiles that tell them apart."""
 
 
 class Ledger:
@@ -157,6 +163,8 @@ class Ledger:
         reason = self._reason()
         if end.reason != reason and not (reason == "cancelled" and end.reason == "error"):
             clause = self._early_clause() if not self.terminal else REASON_CLAUSES[reason]
+            if {end.reason, reason} == LIMITS and load_clauses()[LIMIT_REASON].holds_in(self.asked.rules):
+                clause = LIMIT_REASON
             expected = "no end yet" if not self.terminal else f"{reason!r}"
             yield Finding(number, "end.reason", clause, f"{end.reason!r}, expected {expected}")
 
