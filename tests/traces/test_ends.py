@@ -91,7 +91,7 @@ def test_every_other_reason_is_blamed_on_the_rule_of_the_end(name: str, said: st
         assert bug is None
         return
     assert (bug.round, bug.place) == (len(rounds) - 1, "end.reason")
-    assert bug.clause == ends.get(right, "STOP-002" if not rounds[-1:] == [[]] else "COMMIT-003")
+    assert bug.clause == ends.get(right, "STOP-002" if rounds[-1:] != [[]] else "COMMIT-003")
     assert f"{said!r}, expected " in bug.problem
 
 
