@@ -1,0 +1,82 @@
+"""Memory of a fresh process that loads a pair and decodes with it.
+
+Run as a module it is that process: it prints one JSON object. Only there does the peak belong to the engine alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dflash_spec.errors import UnsupportedError
+
+from dflash_vectors.bench.figures import Memory
+from dflash_vectors.bench.pairs import Pair
+
+CONTEXT = 256
+"""Tokens after which a request is dropped for a new one, so that the context stays bounded."""
+SAMPLES = 10
+PATIENCE = 3600
+
+
+def measured(pair: Pair, rounds: int, kernels: str, threads: int) -> Memory:
+    """Peak and growth of `rounds` rounds. Raises UnsupportedError where the process fails or there is no /proc."""
+    if not Path("/proc/self/status").exists():
+        raise UnsupportedError("memory is measured through /proc/self/status, which this system does not have")
+    asked = {
+        "target": str(pair.target), "draft": str(pair.draft), "prompt": pair.prompt(64), "rounds": rounds,
+        "kernels": kernels, "threads": threads,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "dflash_vectors.bench.memory", json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no word"]
+        raise UnsupportedError(f"the process whose memory is measured ended with {done.returncode}: {last[0]}")
+    told = json.loads(done.stdout)
+    return Memory(pair.backend, told["peak"], told["planned"], [tuple(each) for each in told["held"]])
+
+
+def status(field: str) -> int:
+    """Bytes of a field of /proc/self/status: VmRSS now, VmHWM at its highest."""
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise UnsupportedError(f"/proc/self/status has no {field}")
+
+
+def held() -> int:
+    """Resident bytes, once the allocator has given back what it keeps for later."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    return status("VmRSS")
+
+
+def child(asked: dict[str, Any]) -> dict[str, Any]:
+    """Load the pair, decode so many rounds of one request after another, and tell what that took."""
+    import torch
+    from dflash_accelerated import Engine
+
+    torch.set_num_threads(asked["threads"])
+    torch.randn(64, 64).bfloat16() @ torch.randn(64, 64).bfloat16()  # the library's own start
+    baseline = held()
+    engine = Engine.from_pretrained(
+        asked["target"], asked["draft"], dtype=torch.bfloat16, max_batch=1, max_context=4 * CONTEXT,
+        kernels=asked["kernels"],
+    )  # fmt: skip
+    request = engine.request(asked["prompt"], CONTEXT, stop_ids=[])
+    ticket, samples = engine.submit(request), [(0, held())]
+    for number in range(1, asked["rounds"] + 1):
+        if engine.step()[ticket].finish_reason:
+            ticket = engine.submit(request)
+        if number % max(1, asked["rounds"] // SAMPLES) == 0:
+            samples.append((number, held()))
+    return {"peak": status("VmHWM") - baseline, "planned": engine.memory()._asdict(), "held": samples}
+
+
+if __name__ == "__main__":
+    print(json.dumps(child(json.loads(sys.argv[1]))))

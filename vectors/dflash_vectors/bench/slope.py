@@ -1,0 +1,93 @@
+"""How time grows with the context, beside what attention must read and compute."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+import torch
+from dflash_spec.config import DraftConfig, TargetConfig, read_draft_config, read_target_config
+from dflash_spec.registry import load_profile
+
+from dflash_vectors.bench import ours
+from dflash_vectors.bench.figures import BARE, Figure, Local, Slope
+from dflash_vectors.bench.harness import Clock, Plan, Turns, quiet, turn
+from dflash_vectors.bench.timing import Party
+
+BUFFER = 1 << 28
+"""Bytes of the buffer that is read to measure the memory: far more than any cache holds."""
+BYTES = 2
+"""Of a key's or value's number, in BF16."""
+
+
+def bandwidth(clock: Clock, device: torch.device) -> float:
+    """Bytes a second that a sum over a large buffer reads."""
+    buffer = torch.ones(BUFFER // 8, dtype=torch.int64, device=device)
+    return BUFFER / turn(lambda: buffer.sum(), 3, clock)
+
+
+def seen(windows: Iterable[int], context: int) -> int:
+    """Rows that the layers of such windows read at a context, all together; 0 is a full layer."""
+    return sum(min(window, context) if window else context for window in windows)
+
+
+def slopes(party: Party, figures: Iterable[Figure], plan: Plan) -> list[Slope]:
+    """The growth of what was timed at more than one context, from the shortest to the longest."""
+    grown: dict[tuple[str, str], list[Figure]] = {}
+    for figure in figures:
+        if figure.batch == 1 and figure.what in ("step", "round") and figure.backend == party.pair.backend:
+            grown.setdefault((figure.what, figure.backend), []).append(figure)
+    speed = bandwidth(party.clock, party.device)
+    return [
+        _slope(party, min(each, key=_context), max(each, key=_context), speed, plan)
+        for each in grown.values() if len(each) > 1
+    ]  # fmt: skip
+
+
+def _context(figure: Figure) -> int:
+    return figure.context
+
+
+def _slope(party: Party, short: Figure, long: Figure, speed: float, plan: Plan) -> Slope:
+    target, draft = _configs(party)
+    begin, end = short.context, long.context
+    rows = party.engine.draft_tokens + 1 if long.what == "round" else 1
+    more = seen(target.windows, end) - seen(target.windows, begin)
+    if long.what == "round":
+        more += seen(draft.windows, end) - seen(draft.windows, begin)
+    read = more * 2 * target.kv_heads * target.head_dim * BYTES
+    flops = 4 * more * rows * target.heads * target.head_dim
+    before, after = short.spreads, long.spreads
+    grown = {party: after[party].median - before[party].median for party in after if party != BARE}
+    attending = _attending(party, rows, more, plan)
+    return Slope(long.what, long.backend, (begin, end), grown, read, flops, read / speed, attending)
+
+
+def _configs(party: Party) -> tuple[TargetConfig, DraftConfig]:
+    target = read_target_config(party.pair.target)
+    return target, read_draft_config(party.pair.draft, load_profile("zlab"), target)
+
+
+def _attending(party: Party, rows: int, more: int, plan: Plan) -> float:
+    """Seconds of attention's two products alone, over `more` stored rows."""
+    target, _ = _configs(party)
+    shape, group = (target.kv_heads, more, target.head_dim), target.heads // target.kv_heads
+    keys, values = (torch.randn(shape, device=party.device).bfloat16() for _ in range(2))
+    queries = torch.randn(target.kv_heads, rows * group, target.head_dim, device=party.device).bfloat16()
+
+    def attend() -> None:
+        torch.bmm(torch.bmm(queries, keys.mT), values)
+
+    seconds = Turns({"products": attend}, plan, party.clock).all()["products"]
+    return statistics.median(seconds)
+
+
+def local(party: Party, window: int, contexts: tuple[int, ...], plan: Plan) -> Local:
+    """Seconds of the draft alone, of a pair all of whose draft layers see `window` rows, by context."""
+    seconds: dict[int, list[float]] = {context: [] for context in contexts}
+    with ours.alone(party.engine, [party.pair.prompt(context) for context in contexts]) as requests, quiet():
+        for _ in range(plan.turns):
+            for advance, spent in zip(requests, seconds.values(), strict=True):
+                advance()
+                spent.append(statistics.median(advance()[0].times.propose for _ in range(plan.calls)))
+    return Local(party.pair.backend, window, seconds)
