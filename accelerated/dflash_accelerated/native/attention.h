@@ -1,0 +1,244 @@
+/* Attention over a store and a request's own rows: scores never kept, no masks.
+ *
+ * A line is one query head of one row; the lines that read one KV head share its keys and values. Keys go by in tiles
+ * of 64 positions, tiles in chunks of 1,024. Both begin at multiples of absolute positions, and a tile that a line does
+ * not see leaves it bit by bit as it was: so a line's result depends neither on its block nor on how work was shared. */
+
+#define TILE 64
+#define CHUNK 1024
+#define BLOCK 64 /* lines that share a tile; a multiple of 4 */
+
+struct attention {
+    const void *q, *k, *v;
+    void *keys, *values, *out;
+    const int32_t *spans; /* [requests, 4]: lane, start, count, first row */
+    int64_t requests, query_heads, kv_heads, dim, slots, lane_stride, head_stride;
+    int64_t q_stride, k_stride, v_stride, window;
+    int causal, keep, act, given, held; /* `given` is v's type, `held` that of stored values */
+    int64_t threads;
+};
+
+/* Lines [first, first + lines) of a request's KV head, and the positions [low, high) that any of them sees. */
+struct item {
+    int64_t request, head, first, lines, low, high, chunk, found;
+};
+
+struct attention_job {
+    struct attention a;
+    struct item *items;
+    float *workspace, *partials;
+    int64_t padded, state, room; /* channels rounded up to lanes; floats of a state; floats of a thread's workspace */
+    int split;
+};
+
+/* A state: the greatest score and the sum of weights of each line, then the weighted sums [BLOCK, padded]. */
+INLINE float *peak_of(float *state) { return state; }
+INLINE float *sum_of(float *state) { return state + BLOCK; }
+INLINE float *total_of(float *state) { return state + 2 * BLOCK; }
+
+static void clear(float *state, int64_t floats) {
+    memset(state, 0, floats * sizeof *state);
+    for (int i = 0; i < BLOCK; i++) peak_of(state)[i] = -INFINITY;
+}
+
+/* The positions [low, high) that a row sees, of those that are live. */
+INLINE void sight(const struct attention *a, int64_t request, int64_t row, int64_t *low, int64_t *high) {
+    const int32_t *span = a->spans + 4 * request;
+    int64_t position = span[1] + row;
+    *low = most(0, span[1] - a->slots);
+    *high = a->causal ? position + 1 : span[1] + span[2];
+    if (a->window) {
+        *low = most(*low, position - a->window + 1);
+        *high = least(*high, position + a->window);
+    }
+}
+
+/* Transposes 16 rows of 16 words, so that a word of all rows lies in one vector: four rounds of exchanges. */
+INLINE void transpose(words *x) {
+#define EXCHANGE(step, low, high)                                          \
+    for (int i = 0; i < 16; i++)                                           \
+        if (!(i & (step))) {                                               \
+            words a = x[i], b = x[i + (step)];                             \
+            x[i] = __builtin_shufflevector(a, b, low);                     \
+            x[i + (step)] = __builtin_shufflevector(a, b, high);           \
+        }
+#define ALL(...) __VA_ARGS__
+    _Pragma("GCC unroll 16")
+    EXCHANGE(8, ALL(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+             ALL(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+    _Pragma("GCC unroll 16")
+    EXCHANGE(4, ALL(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+             ALL(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
+    _Pragma("GCC unroll 16")
+    EXCHANGE(2, ALL(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+             ALL(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+    _Pragma("GCC unroll 16")
+    EXCHANGE(1, ALL(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+             ALL(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
+#undef EXCHANGE
+#undef ALL
+}
+
+/* 16 rows of keys into columns `to` [dim, TILE]: FP32, channel by channel. */
+static void turn_keys(const void *const *rows, int type, int64_t dim, float *to) {
+    int64_t each = type == F32 ? LANES : 2 * LANES, channel = 0;
+    for (; channel + each <= dim; channel += each) {
+        words x[16];
+        for (int i = 0; i < 16; i++) memcpy(&x[i], at(rows[i], channel, type), sizeof x[i]);
+        transpose(x);
+        for (int i = 0; i < 16; i++) {
+            if (type == F32) memcpy(to + (channel + i) * TILE, &x[i], sizeof x[i]);
+            else {
+                words even = x[i] << 16, odd = x[i] & 0xffff0000; /* a word holds two BF16 channels */
+                memcpy(to + (channel + 2 * i) * TILE, &even, sizeof even);
+                memcpy(to + (channel + 2 * i + 1) * TILE, &odd, sizeof odd);
+            }
+        }
+    }
+    for (; channel < dim; channel++)
+        for (int i = 0; i < 16; i++) to[channel * TILE + i] = load_one(rows[i], channel, type);
+}
+
+/* Keys [low, high) of the tile that begins at `tile` into columns, values into FP32 rows [TILE, padded]. Nothing else
+ * is read; the columns of other positions hold copies, which no line looks at. */
+static void fill_tile(const struct attention_job *j, const struct item *item, int64_t tile, int64_t low, int64_t high,
+                      float *columns, float *values) {
+    const struct attention *a = &j->a;
+    const int32_t *span = a->spans + 4 * item->request;
+    int64_t base = span[0] * a->lane_stride + item->head * a->head_stride, slot = low % a->slots;
+    const void *rows[TILE];
+    for (int64_t p = low; p < high; p++, slot = slot + 1 == a->slots ? 0 : slot + 1) {
+        int own = p >= span[1], type = own ? a->given : a->held;
+        int64_t row = span[3] + p - span[1], stored = base + slot * a->dim;
+        rows[p - tile] = own ? at(a->k, row * a->k_stride + item->head * a->dim, a->act) : at(a->keys, stored, a->act);
+        const void *value = own ? at(a->v, row * a->v_stride + item->head * a->dim, type) : at(a->values, stored, type);
+        for (int64_t i = 0; i < a->dim; i += LANES)
+            store(values, (p - tile) * j->padded + i, F32, load_some(value, i, type, a->dim - i));
+    }
+    for (int64_t i = 0; i < TILE; i++)
+        if (i < low - tile || i >= high - tile) rows[i] = rows[low - tile];
+    for (int64_t i = (low - tile) / 16 * 16; i < high - tile; i += 16) turn_keys(rows + i, a->act, a->dim, columns + i);
+}
+
+/* Scores [4, TILE] of 4 lines: q [4, dim] times columns [dim, TILE], each a chain over the channels. */
+INLINE void score(const float *q, const float *columns, int64_t dim, float *scores) {
+    vec sums[4][4] = {{{0}}};
+    for (int64_t channel = 0; channel < dim; channel++) {
+        vec key[4];
+        for (int i = 0; i < 4; i++) key[i] = load(columns, channel * TILE + i * LANES, F32);
+        for (int line = 0; line < 4; line++)
+            for (int i = 0; i < 4; i++) sums[line][i] = fused(every(q[line * dim + channel]), key[i], sums[line][i]);
+    }
+    for (int line = 0; line < 4; line++)
+        for (int i = 0; i < 4; i++) store(scores, line * TILE + i * LANES, F32, sums[line][i]);
+}
+
+/* total += weights · values over the tile's rows [low, high), for `lines` lines and `parts` vectors of channels. */
+INLINE void mix(int lines, int parts, const float *weights, const float *values, int64_t low, int64_t high,
+                float *total, int64_t padded) {
+    vec sums[4][4];
+    for (int line = 0; line < lines; line++)
+        for (int i = 0; i < parts; i++) sums[line][i] = load(total, line * padded + i * LANES, F32);
+    for (int64_t key = low; key < high; key++) {
+        vec value[4];
+        for (int i = 0; i < parts; i++) value[i] = load(values, key * padded + i * LANES, F32);
+        for (int line = 0; line < lines; line++)
+            for (int i = 0; i < parts; i++)
+                sums[line][i] = fused(every(weights[line * TILE + key]), value[i], sums[line][i]);
+    }
+    for (int line = 0; line < lines; line++)
+        for (int i = 0; i < parts; i++) store(total, line * padded + i * LANES, F32, sums[line][i]);
+}
+
+INLINE void mix_all(int lines, const float *weights, const float *values, int64_t low, int64_t high, float *total,
+                    int64_t padded) {
+    int64_t i = 0;
+    for (; i + 4 * LANES <= padded; i += 4 * LANES) mix(lines, 4, weights, values + i, low, high, total + i, padded);
+    for (; i < padded; i += LANES) mix(lines, 1, weights, values + i, low, high, total + i, padded);
+}
+
+/* Turns a line's scores into weights under its new peak; those outside [low, high) of the tile become 0. */
+static void weigh(float *scores, int64_t low, int64_t high, float scale, float *peak, float *sum, float *total,
+                  int64_t padded) {
+    for (int64_t i = 0; i < low; i++) scores[i] = -INFINITY;
+    for (int64_t i = high; i < TILE; i++) scores[i] = -INFINITY;
+    vec x[4], tops;
+    for (int i = 0; i < 4; i++) x[i] = load(scores, i * LANES, F32) * scale;
+    tops = larger(larger(x[0], x[1]), larger(x[2], x[3]));
+    float top = lanes_most(tops), higher = top > *peak ? top : *peak;
+    for (int i = 0; i < 4; i++) {
+        x[i] = exponential(x[i] - higher);
+        store(scores, i * LANES, F32, x[i]);
+    }
+    float shrink = higher == *peak ? 1.0f : exponential(every(*peak - higher))[0];
+    *sum = *sum * shrink + lanes_sum((x[0] + x[1]) + (x[2] + x[3]));
+    *peak = higher;
+    if (shrink != 1.0f)
+        for (int64_t i = 0; i < padded; i += LANES) store(total, i, F32, load(total, i, F32) * shrink);
+}
+
+/* The tile's part for 4 lines. Lines that see only some of it go one by one: a hidden value is not even multiplied. */
+static void four_lines(const struct attention_job *j, const struct item *item, int64_t line, int64_t tile,
+                       const float *q, const float *columns, const float *values, float *state) {
+    float scores[4 * TILE], scale = 1.0f / sqrtf((float)j->a.dim);
+    int64_t lows[4], highs[4], heads = j->a.query_heads / j->a.kv_heads, whole = 0, any = 0;
+    for (int i = 0; i < 4; i++) {
+        lows[i] = highs[i] = 0;
+        if (line + i >= item->lines) continue;
+        sight(&j->a, item->request, (item->first + line + i) / heads, &lows[i], &highs[i]);
+        lows[i] = most(0, lows[i] - tile), highs[i] = least(TILE, highs[i] - tile);
+        whole += lows[i] == 0 && highs[i] == TILE;
+        any += lows[i] < highs[i];
+    }
+    if (!any) return;
+    score(q + line * j->a.dim, columns, j->a.dim, scores);
+    float *totals = total_of(state) + line * j->padded;
+    for (int i = 0; i < 4; i++)
+        if (lows[i] < highs[i])
+            weigh(scores + i * TILE, lows[i], highs[i], scale, peak_of(state) + line + i, sum_of(state) + line + i,
+                  totals + i * j->padded, j->padded);
+    if (whole == 4) mix_all(4, scores, values, 0, TILE, totals, j->padded);
+    else
+        for (int i = 0; i < 4; i++)
+            if (lows[i] < highs[i])
+                mix_all(1, scores + i * TILE, values, lows[i], highs[i], totals + i * j->padded, j->padded);
+}
+
+/* Positions [low, high) of one chunk into a cleared state. */
+static void chunk_of(const struct attention_job *j, const struct item *item, int64_t low, int64_t high, const float *q,
+                     float *columns, float *state) {
+    float *values = columns + TILE * j->padded;
+    clear(state, j->state);
+    for (int64_t tile = low / TILE * TILE; tile < high; tile += TILE) {
+        fill_tile(j, item, tile, most(low, tile), least(high, tile + TILE), columns, values);
+        for (int64_t line = 0; line < item->lines; line += 4)
+            four_lines(j, item, line, tile, q, columns, values, state);
+    }
+}
+
+/* Adds a later chunk's state to `all`. */
+static void join(const struct attention_job *j, int64_t lines, float *all, const float *more) {
+    for (int64_t line = 0; line < lines; line++) {
+        float *total = total_of(all) + line * j->padded, sum = sum_of((float *)more)[line];
+        const float *added = total_of((float *)more) + line * j->padded;
+        float before = peak_of(all)[line], then = peak_of((float *)more)[line], higher = then > before ? then : before;
+        if (sum == 0 && then == -INFINITY) continue; /* it saw nothing of that chunk */
+        float old = before == higher ? 1.0f : exponential(every(before - higher))[0];
+        float new = then == higher ? 1.0f : exponential(every(then - higher))[0];
+        peak_of(all)[line] = higher;
+        sum_of(all)[line] = sum_of(all)[line] * old + sum * new;
+        for (int64_t i = 0; i < j->padded; i += LANES)
+            store(total, i, F32, load(total, i, F32) * old + load(added, i, F32) * new);
+    }
+}
+
+static void finish(const struct attention_job *j, const struct item *item, float *state) {
+    const struct attention *a = &j->a;
+    int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
+    for (int64_t line = 0; line < item->lines; line++) {
+        int64_t row = first + (item->first + line) / heads, head = item->head * heads + (item->first + line) % heads;
+        for (int64_t i = 0; i < a->dim; i += LANES)
+            store_some(a->out, (row * a->query_heads + head) * a->dim + i, a->act,
+                       load(total_of(state), line * j->padded + i, F32) / sum_of(state)[line], a->dim - i);
+    }
+}

@@ -1,0 +1,109 @@
+"""Compiling the kernels into a library that this machine keeps."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dflash_spec.errors import UnsupportedError
+
+SOURCES = Path(__file__).parent
+COMPILERS = ("cc", "gcc", "clang")
+TUNED = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+FLAGS = ("-std=gnu11", "-O3", TUNED, "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC")
+"""Without contraction, because which products and sums a compiler fuses differs between compilers and even between the
+body of a loop and its last elements; no -ffast-math, which would order sums anew and lose NaN."""
+
+SECONDS = 120
+
+
+def build() -> ctypes.CDLL:
+    """The loaded library: from the user's cache folder, else compiled into it, or into a folder that is then removed.
+
+    Raises UnsupportedError where there is no compiler, or where it fails, with what it said.
+    """
+    compiler = find_compiler()
+    name = f"kernels-{_fingerprint(compiler)}.so"
+    folder = _cache_folder()
+    if folder is not None:
+        try:
+            if not (folder / name).exists():
+                _compile(compiler, folder / name)
+            return ctypes.CDLL(str(folder / name))
+        except OSError:
+            pass  # full, not writable after all, or mounted so that nothing in it can be run
+    with tempfile.TemporaryDirectory(prefix="dflash-oracle-") as held:
+        try:
+            _compile(compiler, Path(held) / name)
+            return ctypes.CDLL(str(Path(held) / name))
+        except OSError as problem:
+            raise UnsupportedError(f"native kernels: {problem}, expected a library that can be loaded") from problem
+
+
+def find_compiler() -> list[str]:
+    """The command in $CC, else the first of cc, gcc and clang on the path. Raises UnsupportedError."""
+    asked = shlex.split(os.environ.get("CC", ""))
+    for command in [asked] if asked else [[name] for name in COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    found = f"no {asked[0]} (from $CC)" if asked else f"none of {', '.join(COMPILERS)}"
+    raise UnsupportedError(f"native kernels: {found} on the path, expected a C compiler")
+
+
+def _compile(compiler: Sequence[str], library: Path) -> None:
+    """Under another name first, so that a process that builds at the same time never sees half a library."""
+    handle, unfinished = tempfile.mkstemp(dir=library.parent, suffix=".so")
+    os.close(handle)
+    try:
+        _run([*compiler, *FLAGS, str(SOURCES / "kernels.c"), "-o", unfinished, "-lm"])
+        os.replace(unfinished, library)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise UnsupportedError(f"native kernels: {problem}, expected a C compiler that works") from problem
+    if done.returncode:
+        raise UnsupportedError(
+            f"native kernels: {shlex.join(command)} ended with {done.returncode}, expected 0; it said:\n{done.stderr}"
+        )
+    return done.stdout
+
+
+def _fingerprint(compiler: Sequence[str]) -> str:
+    """What a library depends on: sources, compiler, flags, and the CPU, whose instructions another may not have."""
+    parts = [source.read_bytes() for source in sorted(SOURCES.glob("*.[ch]"))]
+    parts += [part.encode() for part in (*compiler, _run([*compiler, "--version"]), *FLAGS, _cpu())]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+def _cpu() -> str:
+    told = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    try:
+        first = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0]
+    except OSError:
+        first = platform.processor()
+    kept = [line for line in first.splitlines() if line.startswith(told)]
+    return "\n".join([platform.machine(), *(kept or [first])])
+
+
+def _cache_folder() -> Path | None:
+    """None where no folder can be made."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = base / "dflash-oracle"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder

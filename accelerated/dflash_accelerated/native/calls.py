@@ -1,0 +1,85 @@
+"""Calling the kernels: addresses, dtypes and counts as plain integers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+import torch
+from dflash_spec.errors import UnsupportedError
+from torch import Tensor
+
+from dflash_accelerated.native.build import build
+
+CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The kernels' names of dtypes."""
+
+SIGNATURES = {
+    "rms_norm": "ppp lll iii f l",
+    "norm_rope": "ppppp lllll iiii f l",
+    "gated": "pp ll ii l",
+    "convolve": "pppppp lllll ii l",
+    "store_context": "pppppppp llllllllll iiiii f l",
+    "greatest": "pp lll i l",
+    "exponentials": "pp l",
+}
+"""Of each kernel: p an address, l a count or stride in elements, i a dtype or switch, f a number."""
+
+TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int, "f": ctypes.c_float}
+
+
+class Attention(ctypes.Structure):
+    """`struct attention` of attention.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "keys", "values", "out", "spans")),
+        *((name, ctypes.c_int64) for name in ("requests", "query_heads", "kv_heads", "dim", "slots")),
+        *((name, ctypes.c_int64) for name in ("lane_stride", "head_stride", "q_stride", "k_stride", "v_stride")),
+        ("window", ctypes.c_int64),
+        *((name, ctypes.c_int) for name in ("causal", "keep", "act", "given", "held")),
+        ("threads", ctypes.c_int64),
+    ]
+
+
+@cache
+def kernels() -> ctypes.CDLL:
+    """The library, built at the first call. Raises UnsupportedError where it cannot be."""
+    library = build()
+    for name, signature in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes = [TYPES[letter] for letter in signature.replace(" ", "")]
+        function.restype = None
+    library.attend.argtypes, library.attend.restype = [ctypes.POINTER(Attention)], ctypes.c_int
+    library.use_pool.argtypes, library.use_pool.restype = [ctypes.c_void_p], None
+    library.use_pool(_pool())
+    return library
+
+
+def available() -> bool:
+    """Whether the kernels can be run here; builds them."""
+    try:
+        kernels()
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _pool() -> int | None:
+    """The address of GOMP_parallel in the OpenMP library that PyTorch has loaded; None where it has none such."""
+    root = Path(torch.__file__).parent
+    for path in (*root.glob("lib/lib*omp*.so*"), *root.parent.glob("torch.libs/lib*omp*.so*")):
+        try:
+            loaded = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            return ctypes.cast(loaded.GOMP_parallel, ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """`x` with all axes but the first contiguous, which may have any stride: x itself where it is so."""
+    if x.is_contiguous() or x[:1].is_contiguous():
+        return x
+    return x.contiguous()

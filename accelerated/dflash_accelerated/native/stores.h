@@ -1,0 +1,107 @@
+/* Context keys and values into their slots, and the greatest score of each row. */
+
+struct store_job {
+    struct turning turning;
+    const void *raw_k, *raw_v, *norms, *cosine, *sine;
+    void *keys, *values;
+    const int32_t *spans;
+    int64_t requests, layers, heads, slots, lane_stride, layer_stride, head_stride, k_stride, v_stride;
+    int64_t parts; /* into which each request's rows are dealt out */
+    int held;
+};
+
+/* Row `row` of one request, every layer and head: keys normed and turned; values rounded to `act`, then as stored. */
+static void store_row(const struct store_job *j, const int32_t *span, int64_t row) {
+    const struct turning *t = &j->turning;
+    int64_t slot = (span[1] + row) % j->slots, given = span[3] + row, half = t->dim / 2;
+    for (int64_t layer = 0; layer < j->layers; layer++)
+        for (int64_t head = 0; head < j->heads; head++) {
+            int64_t from = (layer * j->heads + head) * t->dim;
+            int64_t to = span[0] * j->lane_stride + layer * j->layer_stride + head * j->head_stride + slot * t->dim;
+            turn_head(t, at(j->raw_k, given * j->k_stride + from, t->type), at(j->norms, layer * t->dim, t->compute),
+                      at(j->cosine, given * half, t->compute), at(j->sine, given * half, t->compute),
+                      (void *)at(j->keys, to, t->act));
+            for (int64_t i = 0; i < t->dim; i += LANES) {
+                vec value = load_some(j->raw_v, given * j->v_stride + from + i, t->type, t->dim - i);
+                store_some(j->values, to + i, j->held, rounded(value, t->act), t->dim - i);
+            }
+        }
+}
+
+static void store_request(void *held, int64_t index, int64_t thread) {
+    const struct store_job *j = held;
+    const int32_t *span = j->spans + 4 * (index / j->parts);
+    (void)thread;
+    for (int64_t row = most(0, span[2] - j->slots) + index % j->parts; row < span[2]; row += j->parts)
+        store_row(j, span, row);
+}
+
+/* raw_k and raw_v [T, layers, heads, dim] of `compute`, rows `k_stride` and `v_stride` apart; norms [layers, dim]. */
+void store_context(const void *raw_k, const void *raw_v, const void *norms, const void *cosine, const void *sine,
+                   void *keys, void *values, const int32_t *spans, int64_t requests, int64_t layers, int64_t heads,
+                   int64_t dim, int64_t slots, int64_t lane_stride, int64_t layer_stride, int64_t head_stride,
+                   int64_t k_stride, int64_t v_stride, int type, int compute, int act, int held, int staged, float eps,
+                   int64_t threads) {
+    struct store_job job = {{dim, eps, type, compute, act, staged, staged}, raw_k, raw_v, norms, cosine, sine, keys,
+                            values, spans, requests, layers, heads, slots, lane_stride, layer_stride, head_stride,
+                            k_stride, v_stride, 1, held};
+    int64_t rows = 0;
+    for (int64_t request = 0; request < requests; request++) rows += spans[4 * request + 2];
+    if (rows * layers * heads * dim >= 1 << 14) job.parts = threads;
+    share(store_request, &job, requests * job.parts, job.parts);
+}
+
+#define STRIP 512
+
+struct greatest_job {
+    const void *scores;
+    int64_t *ids;
+    int64_t n, stride;
+    int type;
+};
+
+/* The lowest place of the greatest score: the first strip that holds a greater one than all before it, then its first
+ * place. As in PyTorch, a NaN is greater than anything. */
+static void greatest_of_row(void *held, int64_t row, int64_t thread) {
+    const struct greatest_job *j = held;
+    const void *x = at(j->scores, row * j->stride, j->type);
+    float best = -INFINITY;
+    int64_t strip = 0;
+    (void)thread;
+    for (int64_t first = 0; first < j->n; first += STRIP) {
+        int64_t end = least(j->n, first + STRIP), i = first;
+        vec tops = every(-INFINITY);
+        ints nan = {0};
+        for (; i + LANES <= end; i += LANES) {
+            vec now = load(x, i, j->type);
+            tops = larger(now, tops);
+            nan |= now != now;
+        }
+        float top = lanes_most(tops);
+        int missing = lanes_sum(chosen(nan, every(1), every(0))) != 0;
+        for (; i < end; i++) {
+            float now = load_one(x, i, j->type);
+            if (now > top) top = now;
+            missing |= now != now;
+        }
+        if (missing) {
+            while (load_one(x, first, j->type) == load_one(x, first, j->type)) first++;
+            j->ids[row] = first;
+            return;
+        }
+        if (top > best) best = top, strip = first;
+    }
+    while (load_one(x, strip, j->type) != best) strip++;
+    j->ids[row] = strip;
+}
+
+/* scores [rows, n] of `type`, rows `stride` apart, n at least 1: ids [rows]. */
+void greatest(const void *scores, int64_t *ids, int64_t rows, int64_t n, int64_t stride, int type, int64_t threads) {
+    struct greatest_job job = {scores, ids, n, stride, type};
+    share(greatest_of_row, &job, rows, rows * n < 1 << 15 ? 1 : threads);
+}
+
+/* For tests: e to each x. */
+void exponentials(const float *x, float *out, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) store_some(out, i, F32, exponential(load_some(x, i, F32, n - i)), n - i);
+}

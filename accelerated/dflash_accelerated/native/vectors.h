@@ -1,0 +1,163 @@
+/* Sixteen FP32 lanes, whatever the machine's own width: sums have one order everywhere.
+ *
+ * BF16 and FP16 are bits in memory; arithmetic is FP32. Nothing here is contracted by the compiler; `fused` is the one
+ * multiply-add, so that a result does not depend on what a compiler chose to fuse. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__AVX512F__) || defined(__FMA__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(64)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef uint32_t words __attribute__((vector_size(64)));
+typedef uint16_t halves __attribute__((vector_size(32)));
+
+enum { F32, BF16, F16 };
+
+INLINE int64_t width(int type) { return type == F32 ? 4 : 2; }
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t above(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+INLINE const char *at(const void *base, int64_t index, int type) { return (const char *)base + index * width(type); }
+INLINE vec every(float x) { return (vec){} + x; }
+INLINE vec chosen(ints mask, vec yes, vec no) { return (vec)(((ints)yes & mask) | ((ints)no & ~mask)); }
+INLINE vec larger(vec a, vec b) { return chosen(a > b, a, b); }
+
+/* a · b + c, rounded once where the machine can. */
+INLINE vec fused(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    union { vec whole; __m256 part[2]; } x = {a}, y = {b}, z = {c};
+    for (int i = 0; i < 2; i++) z.part[i] = _mm256_fmadd_ps(x.part[i], y.part[i], z.part[i]);
+    return z.whole;
+#elif defined(__aarch64__)
+    union { vec whole; float32x4_t part[4]; } x = {a}, y = {b}, z = {c};
+    for (int i = 0; i < 4; i++) z.part[i] = vfmaq_f32(z.part[i], x.part[i], y.part[i]);
+    return z.whole;
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE vec from_half(halves h) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps((__m256i)h);
+#else
+    words bits = __builtin_convertvector(h, words);
+    words top = (words)((bits & 0x7c00) == 0x7c00) & 0x7f800000;
+    words body = (words)((vec)((bits & 0x7fff) << 13) * 0x1p112f);
+    return (vec)(body | top | (bits & 0x8000) << 16);
+#endif
+}
+
+INLINE halves to_half(vec x) {
+#if defined(__AVX512F__)
+    return (halves)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    words bits = (words)x & 0x7fffffff, sign = (words)x >> 16 & 0x8000;
+    words normal = (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13;
+    words tiny = (words)((vec)bits + 0.5f) - 0x3f000000; /* the sum itself rounds to FP16's subnormal step */
+    words nan = (words)((ints)bits > 0x7f800000) & 0x7e00;
+    words huge = (words)((ints)bits >= 0x477ff000), small = (words)((ints)bits < 0x38800000);
+    words made = (tiny & small) | (normal & ~small & ~huge) | (huge & (0x7c00 | nan));
+    return __builtin_convertvector(made | sign, halves);
+#endif
+}
+
+INLINE vec from_bf16(halves h) { return (vec)(__builtin_convertvector(h, words) << 16); }
+
+INLINE words bf16_bits(vec x) {
+    words bits = (words)x, nan = (words)(x != x);
+    return ((bits + 0x7fff + (bits >> 16 & 1)) & ~nan) | ((bits | 0x400000) & nan);
+}
+
+INLINE vec load(const void *from, int64_t index, int type) {
+    vec x;
+    halves h;
+    if (type == F32) {
+        memcpy(&x, (const float *)from + index, sizeof x);
+        return x;
+    }
+    memcpy(&h, (const uint16_t *)from + index, sizeof h);
+    return type == BF16 ? from_bf16(h) : from_half(h);
+}
+
+INLINE void store(void *to, int64_t index, int type, vec x) {
+    if (type == F32) {
+        memcpy((float *)to + index, &x, sizeof x);
+        return;
+    }
+    halves h = type == BF16 ? __builtin_convertvector(bf16_bits(x) >> 16, halves) : to_half(x);
+    memcpy((uint16_t *)to + index, &h, sizeof h);
+}
+
+/* The first n lanes, the others 0: for the end of a row. */
+INLINE vec load_some(const void *from, int64_t index, int type, int64_t n) {
+    if (n >= LANES) return load(from, index, type);
+    char held[64] = {0};
+    memcpy(held, at(from, index, type), n * width(type));
+    return load(held, 0, type);
+}
+
+INLINE void store_some(void *to, int64_t index, int type, vec x, int64_t n) {
+    if (n >= LANES) {
+        store(to, index, type, x);
+        return;
+    }
+    char held[64];
+    store(held, 0, type, x);
+    memcpy((char *)at(to, index, type), held, n * width(type));
+}
+
+INLINE float load_one(const void *from, int64_t index, int type) {
+    return load_some(from, index, type, 1)[0];
+}
+
+/* x as `type` holds it. */
+INLINE vec rounded(vec x, int type) {
+    if (type == F32) return x;
+    return type == BF16 ? (vec)(bf16_bits(x) & 0xffff0000) : from_half(to_half(x));
+}
+
+#define FOLD(name, combine)                                                                                \
+    INLINE float name(vec x) {                                                                             \
+        x = combine(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
+        x = combine(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
+        x = combine(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
+        x = combine(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)); \
+        return x[0];                                                                                       \
+    }
+#define SUM(a, b) ((a) + (b))
+FOLD(lanes_sum, SUM)
+FOLD(lanes_most, larger)
+
+/* e to the x, within 2 ulp over all of FP32, subnormal results too: Cephes' polynomial around the nearest power of 2.
+ * -inf gives 0, +inf gives +inf, NaN stays NaN. */
+INLINE vec exponential(vec x) {
+    x = chosen(x > 89.0f, every(89.0f), x);
+    x = chosen(x < -104.0f, every(-104.0f), x);
+    vec shifted = fused(x, every(0x1.715476p+0f), every(0x1.8p23f)); /* the power stands in the low bits */
+    ints power = (ints)shifted - 0x4b400000;
+    vec whole = shifted - 0x1.8p23f;
+    vec r = fused(whole, every(-0.693359375f), x);
+    r = fused(whole, every(2.12194440e-4f), r);
+    vec p = every(1.9875691500e-4f);
+    p = fused(p, r, every(1.3981999507e-3f));
+    p = fused(p, r, every(8.3334519073e-3f));
+    p = fused(p, r, every(4.1665795894e-2f));
+    p = fused(p, r, every(1.6666665459e-1f));
+    p = fused(p, r, every(5.0000001201e-1f));
+    vec y = fused(p, r * r, r) + 1.0f;
+    ints half = power >> 1; /* in two steps: 2^128 and 2^-150 are no FP32 numbers, their halves are */
+    return y * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+}
