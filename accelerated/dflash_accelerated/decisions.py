@@ -14,6 +14,7 @@ from dflash_accelerated.counts import TokenCounts
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import acceptance, filters, head, penalties
 from dflash_accelerated.ops.acceptance import Chains, Verdict
+from dflash_accelerated.ops.rows import joined
 from dflash_accelerated.protocols import Proposal
 from dflash_accelerated.settings import Sampling, SettingRows
 
@@ -59,12 +60,15 @@ def decide(
     chains = Chains.of([turn.proposal.tokens for turn in turns])
     lengths = [len(turn.logits) for turn in turns]
     rows = SettingRows.of([turn.sampling for turn in turns], lengths, numerics.profile, device)
-    logits = torch.cat([turn.logits for turn in turns]) if len(turns) > 1 else turns[0].logits
+    logits = joined([turn.logits for turn in turns])
     places = [range(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
-    adjusted = penalties.adjust(
-        logits, public, _mask(turns, places, device), _penalties(turns, places, chains, counts, device)
-    )
-    verdict = acceptance.greedy(chains, choose(adjusted)) if rows.some_greedy else None
+    mask, penalised = _mask(turns, places, device), _penalties(turns, places, chains, counts, device)
+    if mask is None and penalised is None and not rows.some_sampled:
+        best = head.best(logits, public, numerics)  # the logits themselves: nothing is widened, or read twice
+        refused = ~torch.isfinite(best.score)
+        return _read(chains, acceptance.greedy(chains, best.id.where(~refused, -1), numerics), refused)
+    adjusted = penalties.adjust(logits, public, mask, penalised)
+    verdict = acceptance.greedy(chains, choose(adjusted, numerics), numerics) if rows.some_greedy else None
     if rows.some_sampled:
         law = filters.distribution(adjusted.scores, rows, numerics)
         law = law._replace(p=law.p.masked_fill(adjusted.refused[:, None], torch.nan))
@@ -73,10 +77,10 @@ def decide(
     return _read(chains, cast(Verdict, verdict), adjusted.refused)
 
 
-def choose(adjusted: penalties.Adjusted) -> Tensor:
+def choose(adjusted: penalties.Adjusted, numerics: Numerics) -> Tensor:
     """The argmax I64 [N] of adjusted rows, the lowest id on ties; -1 where a row is refused."""
     scores, refused = adjusted
-    return head.argmax(scores, scores.shape[1]).where(~refused, -1)
+    return head.best(scores, scores.shape[1], numerics).id.where(~refused, -1)
 
 
 def judge(

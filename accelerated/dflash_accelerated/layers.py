@@ -2,45 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.linear import Product
+
+
+class Rounded:
+    """The weights of a model by published name, in the compute dtype and on the device, each made when asked for."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], numerics: Numerics, device: torch.device) -> None:
+        """`tensors` in any float dtype."""
+        self._tensors, self._numerics, self._device = tensors, numerics, device
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._numerics.weight(self._tensors[name].to(self._device))
+
+    def product(self, names: Sequence[str]) -> Product:
+        """The product of one weight, or of several that read one input."""
+        return Product([self[name] for name in names], self._numerics)
 
 
 class LayerWeights(NamedTuple):
-    """All in the compute dtype: norms [H] or [D], projections output-major as they are published."""
+    """Norms [H] in the compute dtype, and products of what reads one input.
+
+    `qkv` gives QH + 2 KV heads, `head_norm` [QH + KV, D] is the norm of each of those that turn.
+    """
 
     input_norm: Tensor
-    q_proj: Tensor
-    k_proj: Tensor
-    v_proj: Tensor
-    q_norm: Tensor
-    k_norm: Tensor
-    o_proj: Tensor
+    qkv: Product
+    head_norm: Tensor
+    o_proj: Product
     post_norm: Tensor
-    gate_proj: Tensor
-    up_proj: Tensor
-    down_proj: Tensor
+    gate_up: Product
+    down_proj: Product
 
     @staticmethod
-    def take(tensors: Mapping[str, Tensor], prefix: str) -> LayerWeights:
+    def take(held: Rounded, prefix: str) -> LayerWeights:
         """The layer published under `prefix`, such as `layers.0.`."""
-        names = {
-            field: f"self_attn.{field}.weight" for field in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm", "o_proj")
-        }
-        names |= {field: f"mlp.{field}.weight" for field in ("gate_proj", "up_proj", "down_proj")}
-        names |= {"input_norm": "input_layernorm.weight", "post_norm": "post_attention_layernorm.weight"}
-        return LayerWeights(**{field: tensors[prefix + name] for field, name in names.items()})
+
+        def product(block: str, *names: str) -> Product:
+            return held.product([f"{prefix}{block}.{name}.weight" for name in names])
+
+        qkv = product("self_attn", "q_proj", "k_proj", "v_proj")
+        norms = [held[f"{prefix}self_attn.{name}.weight"] for name in ("q_norm", "k_norm")]
+        o_proj = product("self_attn", "o_proj")
+        return LayerWeights(
+            held[f"{prefix}input_layernorm.weight"],
+            qkv,
+            head_norms(*norms, o_proj.inputs // len(norms[0]), qkv.outputs // len(norms[0])),
+            o_proj,
+            held[f"{prefix}post_attention_layernorm.weight"],
+            product("mlp", "gate_proj", "up_proj"),
+            product("mlp", "down_proj"),
+        )
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """All matrix products of the layer, in the order in which it runs them."""
+        return self.qkv, self.o_proj, self.gate_up, self.down_proj
+
+    @property
+    def held_bytes(self) -> int:
+        norms = (self.input_norm, self.head_norm, self.post_norm)
+        return sum(product.held_bytes for product in self.products) + sum(norm.nbytes for norm in norms)
+
+
+def head_norms(q_norm: Tensor, k_norm: Tensor, queries: int, heads: int) -> Tensor:
+    """The norm [QH + KV, D] of each head that turns, from those [D] of QH = `queries` and of keys, of QH + 2 KV heads."""
+    keys = (heads - queries) // 2
+    return torch.cat((q_norm.expand(queries, -1), k_norm.expand(keys, -1)))
 
 
 class ConvWeights(NamedTuple):
-    """A branch's convolution, in the compute dtype: base [2, taps, H], projection [2 · taps · G, H]."""
+    """A branch's convolution: base [2, taps, H] in the compute dtype, and the product that gives 2 · taps · G."""
 
     base: Tensor
-    projection: Tensor
+    projection: Product
 
     @staticmethod
-    def take(tensors: Mapping[str, Tensor], prefix: str) -> ConvWeights:
+    def take(held: Rounded, prefix: str) -> ConvWeights:
         """The convolution published under `prefix`, such as `layers.0.mlp_conv.`."""
-        return ConvWeights(tensors[f"{prefix}base_kernel"], tensors[f"{prefix}kernel_projection.weight"])
+        return ConvWeights(held[f"{prefix}base_kernel"], held.product([f"{prefix}kernel_projection.weight"]))
+
+    @property
+    def held_bytes(self) -> int:
+        return self.base.nbytes + self.projection.held_bytes

@@ -50,7 +50,7 @@ def load_pair(
 ) -> Pair:  # fmt: skip
     """The pair in two folders; `Engine.from_pretrained` says what each argument means and what is raised.
 
-    One model's tensors are read at a time: those of the target are packed before the draft's are opened.
+    A tensor is read when it is packed, and held no longer.
     """
     check_profile(profile)
     target_config = read_target_config(target)
@@ -63,9 +63,9 @@ def load_pair(
     numerics = Numerics.of(profile, dtype or _files_dtype(*folders), kernels)
     return Pair(
         Qwen3Target(
-            target_config, weights.load(folders[0], target_tensors(target_config)), public, numerics, device, index
+            target_config, weights.Folder(folders[0], target_tensors(target_config)), public, numerics, device, index
         ),
-        load_draft(draft_config, weights.load(folders[1], draft_tensors(draft_config)), numerics, device),
+        load_draft(draft_config, weights.Folder(folders[1], draft_tensors(draft_config)), numerics, device),
         numerics,
         drafts,
         min(target_config.max_positions, draft_config.max_positions),

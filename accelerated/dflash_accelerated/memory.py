@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from dflash_spec.errors import RequestError, StateError
 from torch import Tensor
 
-from dflash_accelerated.lanes import Lanes, Loan, Snapshot
+from dflash_accelerated.lanes import Lanes, Snapshot
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.attention import Rows
+from dflash_accelerated.ops.attention import Rows, Store
 
 
 class Context(NamedTuple):
@@ -21,42 +20,108 @@ class Context(NamedTuple):
     positions: Tensor
 
 
+class KvPool:
+    """Keys and values of L layers [lanes, L, KV, capacity + tail, D], in which a row is an absolute position.
+
+    Each sequence has a lane. Once reserved, lanes and capacity are fixed, and the buffers never move; until then they
+    grow as sequences are opened. A page of memory that no sequence has reached is not touched.
+    """
+
+    def __init__(
+        self, layers: int, kv_heads: int, head_dim: int, numerics: Numerics, device: torch.device, tail: int = 0
+    ) -> None:
+        """A pool without lanes. `tail` rows past the capacity hold nothing that outlives a forward."""
+        shape = (0, layers, kv_heads, tail, head_dim)
+        keys = torch.empty(shape, dtype=numerics.act, device=device)
+        self.store = Store(keys, torch.empty(shape, dtype=numerics.value, device=device), 0)
+        self.lanes = Lanes()
+        self._tail = tail
+        self._reserved = False
+
+    @property
+    def capacity(self) -> int:
+        """How many rows a lane has."""
+        return self.store.slots
+
+    @property
+    def held_bytes(self) -> int:
+        return self.store.keys.nbytes + self.store.values.nbytes
+
+    def reserve(self, lanes: int, capacity: int) -> None:
+        """From now on `lanes` sequences of `capacity` rows, and no more.
+
+        Raises RequestError where sequences are open, or a pool that is reserved would have to grow.
+        """
+        if self._reserved and lanes <= self.lanes.count and capacity <= self.capacity:
+            return
+        if self.lanes.free < self.lanes.count:
+            raise RequestError(f"{self.lanes.count - self.lanes.free} sequences are open, expected none to reserve for")
+        self.lanes = Lanes(lanes)
+        self._resize(lanes, capacity)
+        self._reserved = True
+
+    def open(self, capacity: int) -> KvCache:
+        """A cache of `capacity` rows in a free lane. Raises RequestError if there is none, or if it has fewer rows."""
+        if not self._reserved and (not self.lanes.free or capacity > self.capacity):
+            more = 0 if self.lanes.free else 1
+            self._resize(self.lanes.count + more, max(capacity, self.capacity))
+            self.lanes.add(more)
+        if capacity > self.capacity:
+            raise RequestError(f"a sequence of {capacity} rows, expected at most {self.capacity}, a lane's")
+        return KvCache(self, capacity)
+
+    def _resize(self, lanes: int, capacity: int) -> None:
+        """Other buffers that hold what these held."""
+        self.store = Store(*(self._resized(held, lanes, capacity) for held in self.store[:2]), capacity)
+
+    def _resized(self, held: Tensor, lanes: int, capacity: int) -> Tensor:
+        layers, kv_heads, rows, head_dim = held.shape[1:]
+        made = held.new_empty(lanes, layers, kv_heads, capacity + self._tail, head_dim)
+        kept = min(rows, made.shape[3])
+        made[: min(len(held), lanes), :, :, :kept] = held[:lanes, :, :, :kept]
+        return made
+
+
 class KvCache:
-    """Keys and values of one sequence, per layer [KV, capacity, D]; row = absolute position.
+    """Keys and values of one sequence; row = absolute position.
 
     Rows past `length` are never read, so a rollback only moves the length.
     """
 
-    def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, capacity: int, numerics: Numerics, device: torch.device
-    ) -> None:
-        """Reserve `capacity` rows: K in `numerics.act`, V in `numerics.value`."""
-        shape = (layers, kv_heads, capacity, head_dim)
-        self.keys = torch.empty(shape, dtype=numerics.act, device=device)
-        self.values = torch.empty(shape, dtype=numerics.value, device=device)
+    def __init__(self, pool: KvPool, capacity: int) -> None:
+        """A free lane of `pool`, which has at least `capacity` rows. Raises RequestError if there is none."""
+        self._pool = pool
+        self._loan = pool.lanes.lend(self)
+        self.lane = self._loan.lane
         self.capacity = capacity
         self.length = 0
-        self._loan: Loan | None = None
+
+    @property
+    def keys(self) -> Tensor:
+        """The lane's own keys [L, KV, capacity, D]."""
+        return self._pool.store.keys[self.lane, :, :, : self.capacity]
+
+    @property
+    def values(self) -> Tensor:
+        """The lane's own values [L, KV, capacity, D]."""
+        return self._pool.store.values[self.lane, :, :, : self.capacity]
+
+    def check_room(self, rows: int) -> None:
+        """Raise RequestError where so many rows more do not fit."""
+        end = self.length + rows
+        if end > self.capacity:
+            raise RequestError(f"rows {self.length} to {end - 1} of a sequence, expected at most {self.capacity} rows")
 
     def write(self, layer: int, start: int, key: Tensor, value: Tensor) -> None:
-        """Put rows [R, KV, D] at positions start to start + R - 1, before `advance` counts them.
-
-        Raises RequestError where they do not fit.
-        """
-        end = start + key.shape[0]
-        if end > self.capacity:
-            raise RequestError(f"rows {start} to {end - 1} of a sequence, expected at most {self.capacity} rows")
-        self.keys[layer, :, start:end] = key.transpose(0, 1)
-        self.values[layer, :, start:end] = value.transpose(0, 1)
-
-    def read(self, layer: int, begin: int, end: int) -> Rows:
-        """Views of rows [begin, end) of one layer."""
-        return Rows(self.keys[layer, :, begin:end], self.values[layer, :, begin:end])
+        """Put rows [R, KV, D] of one layer at positions start to start + R - 1, before `advance` counts them."""
+        self.keys[layer, :, start : start + len(key)] = key.transpose(0, 1)
+        self.values[layer, :, start : start + len(key)] = value.transpose(0, 1)
 
     def context(self, layer: int, window: int) -> Context:
         """What the rows after the last one may see of one layer; a `window` of 0 is a full layer."""
         begin = max(0, self.length - window + 1) if window else 0
-        return Context(self.read(layer, begin, self.length), torch.arange(begin, self.length, device=self.keys.device))
+        rows = Rows(*(held[layer, :, begin : self.length] for held in (self.keys, self.values)))
+        return Context(rows, torch.arange(begin, self.length, device=self.keys.device))
 
     def advance(self, rows: int) -> None:
         """Count `rows` rows that every layer has written."""
@@ -87,50 +152,6 @@ class KvCache:
         self.length = held.length
 
     def close(self) -> None:
-        """Give the buffers back."""
-        if self._loan:
-            self._loan.end()
-        self.keys, self.values = self.keys.new_empty(0), self.values.new_empty(0)
+        """Give the lane back."""
+        self._loan.end()
         self.capacity = self.length = 0
-
-
-class KvPool:
-    """Caches of sequences of one adapter.
-
-    Once reserved, it has a fixed number of lanes of one capacity. A lane's buffers are made when it is first needed,
-    and serve every later sequence in it. Until then each sequence has buffers of its own.
-    """
-
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, numerics: Numerics, device: torch.device) -> None:
-        """A pool without lanes."""
-        self._shape = (layers, kv_heads, head_dim)
-        self._held = (numerics, device)
-        self.lanes = Lanes()
-        self.buffers: dict[int, tuple[Tensor, Tensor]] = {}
-        self.capacity = 0
-
-    def reserve(self, lanes: int, capacity: int) -> None:
-        """From now on `lanes` sequences of `capacity` rows; those that are open keep what they have."""
-        if lanes > self.lanes.count or capacity > self.capacity:
-            self.lanes, self.buffers, self.capacity = Lanes(lanes), {}, capacity
-
-    def open(self, capacity: int) -> KvCache:
-        """A cache of `capacity` rows in a free lane. Raises RequestError if there is none, or if it has fewer rows."""
-        if not self.lanes.count:
-            return KvCache(*self._shape, capacity, *self._held)
-        if capacity > self.capacity:
-            raise RequestError(f"a sequence of {capacity} rows, expected at most {self.capacity}, a lane's")
-        cache = KvCache(*self._shape, 0, *self._held)
-        cache._loan = self.lanes.lend(cache)
-        lane = cache._loan.lane
-        if lane not in self.buffers:
-            whole = KvCache(*self._shape, self.capacity, *self._held)
-            self.buffers[lane] = whole.keys, whole.values
-        cache.keys, cache.values = self.buffers[lane]
-        cache.capacity = capacity
-        return cache
-
-
-def positions_of(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
-    """Absolute positions I64 of rows that lie in `spans` (first, count), one span after another."""
-    return torch.cat([torch.arange(first, first + count, device=device) for first, count in spans])

@@ -12,56 +12,60 @@ from dflash_accelerated.lanes import Lanes, Snapshot
 from dflash_accelerated.memory import Context, KvCache
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import ring
-from dflash_accelerated.ops.attention import Rows
+from dflash_accelerated.ops.attention import Rows, Store
 
 
 class Rings:
-    """Keys and values [lanes, L, S, KV, D] of L local layers: a sequence has a lane, a position p the slot p mod S.
+    """Keys and values [lanes, L, KV, S + tail, D] of L local layers: a sequence has a lane, a position p the slot
+    p mod S.
 
-    A lane is used again when its sequence is closed.
+    A lane is used again when its sequence is closed. Past a lane's S slots lie `tail` rows that hold nothing which
+    outlives a forward.
 
     Clause: CTX-013. Source: Infernix src/core/cyclic_kv_cache.h, include/infernix/ops/context_kv_materialize.h.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
+    def __init__(self, store: Store) -> None:
         """Rings over given buffers, of which every lane is free."""
-        self.keys, self.values = keys, values
-        self.lanes = Lanes(len(keys))
+        self.store = store
+        self.lanes = Lanes(len(store.keys))
 
     @staticmethod
     def empty(
-        layers: int, slots: int, kv_heads: int, head_dim: int, numerics: Numerics, device: torch.device, lanes: int = 0
-    ) -> Rings:
+        layers: int, slots: int, kv_heads: int, head_dim: int, numerics: Numerics, device: torch.device,
+        lanes: int = 0, tail: int = 0,
+    ) -> Rings:  # fmt: skip
         """Rings of `lanes` lanes: K in `numerics.act`, V in `numerics.value`."""
-        shape = (lanes, layers, slots, kv_heads, head_dim)
+        shape = (lanes, layers, kv_heads, slots + tail, head_dim)
         keys = torch.empty(shape, dtype=numerics.act, device=device)
-        return Rings(keys, torch.empty(shape, dtype=numerics.value, device=device))
+        return Rings(Store(keys, torch.empty(shape, dtype=numerics.value, device=device), slots))
 
     @property
     def slots(self) -> int:
         """S, the window of the layers."""
-        return self.keys.shape[2]
+        return self.store.slots
+
+    @property
+    def held_bytes(self) -> int:
+        return self.store.keys.nbytes + self.store.values.nbytes
 
     def reserve(self, lanes: int) -> None:
         """Have at least `lanes` lanes. No row of a lane that is there moves to another."""
-        more = lanes - len(self.keys)
+        more = lanes - len(self.store.keys)
         if more > 0:
-            self.keys, self.values = (
-                torch.cat((held, held.new_empty((more, *held.shape[1:])))) for held in (self.keys, self.values)
-            )
+            grown = (torch.cat((held, held.new_empty((more, *held.shape[1:])))) for held in self.store[:2])
+            self.store = Store(*grown, self.slots)
             self.lanes.add(more)
 
-    def write(self, lanes: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put rows [T, L, KV, D] into lanes I64 [T] at absolute positions I64 [T]; no slot of a lane occurs twice."""
-        slots = ring.slots(positions, self.slots)
-        self.keys[lanes, :, slots] = keys
-        self.values[lanes, :, slots] = values
+    def live(self, lane: int, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [L, KV, live, D] of the slots that are live before position `length`, each in its place."""
+        keys, values = (held[lane, :, :, : min(length, self.slots)] for held in self.store[:2])
+        return keys, values
 
     def read(self, lane: int, layer: int, length: int) -> Context:
         """What lives of one layer before position `length`: the last S positions, in the order of their slots."""
-        positions = ring.positions_held(length, self.slots, self.keys.device)
-        key, value = (held[lane, layer, : len(positions)].transpose(0, 1) for held in (self.keys, self.values))
-        return Context(Rows(key, value), positions)
+        key, value = (held[layer] for held in self.live(lane, length))
+        return Context(Rows(key, value), ring.positions_held(length, self.slots, key.device))
 
 
 def lane_bytes(layers: int, kv_heads: int, head_dim: int, window: int, numerics: Numerics) -> int:
@@ -96,6 +100,11 @@ class RingState:
             raise RequestError(f"layer {layer} is a full layer, expected a cache for it")
         return self.pages.context(place, 0)
 
+    def check_room(self, rows: int) -> None:
+        """Raise RequestError where so many rows more do not fit into the full layers; rings take any."""
+        if self.pages:
+            self.pages.check_room(rows)
+
     def advance(self, rows: int) -> None:
         """Count `rows` rows that every layer has taken in, though a ring holds the last S alone. Clause: CTX-014."""
         self.length += rows
@@ -116,28 +125,26 @@ class RingState:
             self.pages.rollback(length)
 
     def view(self) -> Snapshot:
-        """What the context holds, without a copy: keys and values [L, slots, KV, D] of the slots that are live, each in
+        """What the context holds, without a copy: keys and values [L, KV, slots, D] of the slots that are live, each in
         its place, and then what the full layers hold.
 
         Clause: STATE-012. Source: NInfer docs/maintainer/dflash.md, storage.
         """
-        live = min(self.length, self._rings.slots)
-        rings = tuple(held[self.lane, :, :live] for held in (self._rings.keys, self._rings.values))
-        return Snapshot(self.length, rings + (self.pages.view().parts if self.pages else ()))
+        return Snapshot(
+            self.length, self._rings.live(self.lane, self.length) + (self.pages.view().parts if self.pages else ())
+        )
 
     def load(self, held: Snapshot) -> None:
         """Hold what another context held, and nothing else. Raises StateError where it does not fit."""
         keys, values, *full = held.parts
-        live = min(held.length, self._rings.slots)
-        if keys.shape != self._rings.keys[self.lane, :, :live].shape or bool(full) != bool(self.pages):
+        own_keys, own_values = self._rings.live(self.lane, held.length)
+        if keys.shape != own_keys.shape or bool(full) != bool(self.pages):
             raise StateError(
-                f"{held.length} positions in rings {list(keys.shape)}, expected {live} slots of "
-                f"{list(self._rings.keys.shape[1:])}"
+                f"{held.length} positions in rings {list(keys.shape)}, expected live slots {list(own_keys.shape)}"
             )
         if self.pages:
             self.pages.load(Snapshot(held.length, tuple(full)))
-        self._rings.keys[self.lane, :, :live] = keys
-        self._rings.values[self.lane, :, :live] = values
+        own_keys[:], own_values[:] = keys, values
         self.length = held.length
 
     def close(self) -> None:

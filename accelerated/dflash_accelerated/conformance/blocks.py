@@ -9,7 +9,8 @@ import torch
 
 from dflash_accelerated import rounds, stops
 from dflash_accelerated.conformance.call import Answer, Call
-from dflash_accelerated.models import dflash, qwen3
+from dflash_accelerated.models import qwen3
+from dflash_accelerated.ops import attention
 
 
 def _extent(call: Call) -> Answer:
@@ -33,7 +34,7 @@ def _verify_inputs(call: Call) -> Answer:
 def _mask(call: Call) -> Answer:
     rows, length = call.ids("context_positions"), call.integer("context_length")
     positions, window, causal = call.ids("positions"), call.integer("window"), bool(call.integer("causal"))
-    seen = dflash.block_visibility(rows[:length], positions, window, causal)
+    seen = attention.visibility(positions, torch.cat((rows[:length], positions)), window, causal)
     unread = torch.zeros(len(positions), len(rows) - length, dtype=torch.bool)
     return {"visible": torch.cat((seen[:, :length], unread, seen[:, length:]), dim=1).to(torch.uint8)}
 

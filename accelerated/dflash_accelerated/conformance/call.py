@@ -12,6 +12,7 @@ from dflash_spec.tensors import Array
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.linear import Product
 
 Answer = dict[str, Any]
 """Outputs and stages by bare name: tensors, arrays, integers or lists of integers."""
@@ -37,6 +38,10 @@ class Call:
 
     def weight(self, name: str) -> Tensor:
         return self.numerics.weight(self.raw(name))
+
+    def product(self, *names: str) -> Product:
+        """The product of one weight, or of several that read one input."""
+        return Product([self.weight(name) for name in names], self.numerics)
 
     def context_value(self, name: str) -> Tensor:
         return self.raw(name).to(self.numerics.value)

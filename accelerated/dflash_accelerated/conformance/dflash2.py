@@ -9,55 +9,59 @@ import torch
 
 from dflash_accelerated import rounds
 from dflash_accelerated.conformance.call import Answer, Call
-from dflash_accelerated.conformance.layers import layer_of
+from dflash_accelerated.conformance.layers import layer_of, turn_of
 from dflash_accelerated.layers import ConvWeights
-from dflash_accelerated.models import dflash2
-from dflash_accelerated.ops import conv, head, materialize, mlp, qkv, rope, selector
-from dflash_accelerated.rings import Rings, lane_bytes
+from dflash_accelerated.ops import attention, conv, head, materialize, mlp, qkv, rope, selector
+from dflash_accelerated.ops.linear import Product
+from dflash_accelerated.rings import lane_bytes
+
+CPU = torch.device("cpu")
 
 
 def _slots(rows: int, call: Call) -> torch.Tensor:
     width = call.integer("block_rows")
-    return conv.slots([width] * (rows // width), torch.device("cpu"))
+    return attention.Spans([0] * (rows // width), [0] * (rows // width), [width] * (rows // width), CPU).places
 
 
 def _prepare(call: Call) -> Answer:
     x = call.act("x")
-    weights = ConvWeights(call.weight("base"), call.weight("projection"))
+    weights = ConvWeights(call.weight("base"), call.product("projection"))
     slots = _slots(len(x), call)
     return conv.prepare(x, call.weight("norm"), weights, slots, call.number("eps"), call.numerics)._asdict()
 
 
 def _finish(call: Call) -> Answer:
     residual = call.act("residual")
-    weights = (call.act("branch"), call.weight("weight"), call.weight("base"), call.act("finish_delta"))
+    weights = (call.act("branch"), call.product("weight"), call.weight("base"), call.act("finish_delta"))
     return {"residual_next": conv.finish(*weights, residual, _slots(len(residual), call), call.numerics)}
 
 
 def _qkv(call: Call) -> Answer:
-    layer = layer_of(call, "q_proj", "k_proj", "v_proj", "q_norm", "k_norm")
-    turn = rope.tables(call.ids("positions"), call.number("theta"), layer.q_norm.shape[0], call.numerics)
-    return qkv.project_prepared(call.act("prepared"), layer, turn, call.number("eps"), call.numerics)._asdict()
+    layer = layer_of(call)
+    made = qkv.project_prepared(call.act("prepared"), layer, turn_of(call), call.number("eps"), call.numerics)
+    return made._asdict()
 
 
 def _mlp(call: Call) -> Answer:
-    weights = (call.weight("gate_proj"), call.weight("up_proj"))
-    return {"product": mlp.swiglu(call.act("prepared"), *weights, call.numerics)}
+    return {"product": mlp.swiglu(call.act("prepared"), call.product("gate_proj", "up_proj"), call.numerics)}
 
 
 def _materialize(call: Call) -> Answer:
     """Columns past a lane's count are left out here as the engine leaves them out: it has only rows that count."""
-    c, positions, counts = call.act("c"), call.ids("positions"), call.integers("counts")
-    rings = Rings(call.act("ring_key"), call.context_value("ring_value"))
-    k_proj, v_proj = (call.weight(f"context_{name}").flatten(0, 1) for name in ("k_proj", "v_proj"))
-    weights = materialize.ContextWeights(k_proj, v_proj, call.weight("k_norm"))
-    spans = [
-        dflash2.Span(lane, c[at, :count], positions[at, :count])
-        for at, (lane, count) in enumerate(zip(call.integers("lanes"), counts, strict=True))
-    ]
-    dflash2.write_rings(rings, spans, weights, call.number("theta"), call.number("eps"), call.numerics)
-    moved = call.ids("frontiers") + torch.tensor(counts)
-    return {"key": rings.keys, "value": rings.values, "frontiers_next": moved}
+    counts, frontiers = call.integers("counts"), call.integers("frontiers")
+    rows = [own[:count] for own, count in zip(call.act("c"), counts, strict=True)]
+    positions = [own[:count] for own, count in zip(call.ids("positions"), counts, strict=True)]
+    held = [call.act("ring_key").transpose(2, 3), call.context_value("ring_value").transpose(2, 3)]
+    store = attention.Store(*(part.contiguous() for part in held), held[0].shape[3])
+    norms = call.weight("k_norm")
+    weights = torch.cat([call.weight(f"context_{name}_proj").flatten(0, 1) for name in "kv"])
+    raw = materialize.project(torch.cat(rows), Product([weights], call.numerics), *norms.shape)
+    turn = rope.tables(torch.cat(positions), call.number("theta"), norms.shape[1], call.numerics)
+    spans = attention.Spans(call.integers("lanes"), frontiers, counts, CPU)
+    staged = call.numerics.profile.axes["dflash2_keys"] == "staged"
+    materialize.store(*raw, norms, turn, call.number("eps"), staged, store, spans, call.numerics)
+    moved = torch.tensor(frontiers) + torch.tensor(counts)
+    return {"key": store.keys.transpose(2, 3), "value": store.values.transpose(2, 3), "frontiers_next": moved}
 
 
 def _payload(call: Call) -> Answer:
@@ -68,22 +72,22 @@ def _payload(call: Call) -> Answer:
 def _top(call: Call) -> Answer:
     public = call.integer("public")
     scalars = (call.number("multiplier"), call.number("softcap"))
-    rows, ids = call.weight("head")[:public], call.ids("global_ids")[:public]
-    made = head.top(call.act("hidden"), rows, ids, *scalars, call.integer("top"))
+    ids = call.ids("global_ids")[:public]
+    made = head.top(call.act("hidden"), call.product("head"), ids, *scalars, call.integer("top"), call.numerics)
     return {"candidates": made.ids, "unary": made.unary}
 
 
 def _indexed_argmax(call: Call) -> Answer:
-    return {"proposals": head.indexed_argmax(call.act("logits"), call.ids("global_ids"))}
+    return {"proposals": head.indexed_argmax(call.act("logits"), call.ids("global_ids"), call.numerics)}
 
 
 def _project(call: Call) -> Answer:
-    return {"g": selector.project(call.act("hidden"), call.weight("projection"), call.numerics)}
+    return {"g": selector.project(call.act("hidden"), call.product("projection"), call.numerics)}
 
 
 def _walk(call: Call) -> Answer:
     """A batch of one request."""
-    codebooks = selector.Selector(torch.empty(0), call.weight("predecessor"), call.weight("successor"))
+    codebooks = selector.Selector(Product([torch.empty(0, 0)], call.numerics), call.weight("predecessor"), call.weight("successor"))
     path = selector.walk(
         head.Candidates(call.ids("candidates")[None], call.raw("unary")[None]),
         call.act("g")[None],

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.conformance.call import Answer, Call
-from dflash_accelerated.ops import feature_ring, ring
+from dflash_accelerated.ops import feature_ring, materialize, ring
+from dflash_accelerated.ops.attention import Spans, Store
 from dflash_accelerated.rings import Rings
 
 LANE = LAYER = 0
@@ -16,14 +17,13 @@ LANE = LAYER = 0
 
 def _rings(call: Call) -> Rings:
     """Keys and values alike hold the op's rows [S, X], as one head."""
-    held = call.act("ring")[None, None, :, None]
-    return Rings(held.clone(), held.clone())
+    held = call.act("ring")[None, None, None]
+    return Rings(Store(held.clone(), held.clone(), held.shape[3]))
 
 
 def _write(rings: Rings, rows: Tensor, frontier: int) -> None:
-    kept = rows[-rings.slots :]
-    positions = torch.arange(frontier + len(rows) - len(kept), frontier + len(rows))
-    rings.write(torch.full_like(positions, LANE), positions, kept[:, None, None], kept[:, None, None])
+    spans = Spans([LANE], [frontier], [len(rows)], rows.device)
+    materialize.write(rings.store, spans, rows[:, None, None], rows[:, None, None])
 
 
 def _read(rings: Rings, frontier: int) -> tuple[Tensor, Tensor]:
@@ -46,7 +46,7 @@ def _append(call: Call) -> Answer:
     rings, rows, frontier = _rings(call), call.act("rows"), call.integer("frontier")
     ring.check_follows(call.integer("start"), frontier)
     _write(rings, rows, frontier)
-    return {"ring_next": rings.keys[LANE, LAYER, :, 0], "frontier_next": frontier + len(rows)}
+    return {"ring_next": rings.store.keys[LANE, LAYER, 0], "frontier_next": frontier + len(rows)}
 
 
 def _gather(call: Call) -> Answer:

@@ -43,12 +43,13 @@ def _shown(law: filters.Distribution) -> Answer:
 def _greedy_tokens(call: Call) -> Answer:
     logits = call.act("logits")
     public = call.public(logits)
-    refuse(penalties.unusable(logits[:, :public]).any(), "a row of logits")
-    return {"tokens": head.argmax(logits, public)}
+    best = head.best(logits, public, call.numerics)
+    refuse((~torch.isfinite(best.score)).any(), "a row of logits")
+    return {"tokens": best.id}
 
 
 def _draw(call: Call) -> Answer:
-    tokens = sampling.draw(filters.Distribution(call.ids("support"), call.raw("p")), call.raw("u"))
+    tokens = sampling.draw(filters.Distribution(call.ids("support"), call.raw("p")), call.raw("u"), call.numerics)
     refuse((tokens < 0).any(), "a row of p")
     return {"tokens": tokens}
 
@@ -91,7 +92,7 @@ def _choose(call: Call) -> Answer:
     adjusted = penalties.Adjusted(scores, penalties.unusable(scores))
     greedy = is_greedy(call.number("temperature"), call.numerics.profile)
     refuse(adjusted.refused.any(), "a row of adjusted logits")
-    tokens = decisions.choose(adjusted)
+    tokens = decisions.choose(adjusted, call.numerics)
     return {"greedy": int(greedy), "tokens": tokens if greedy else torch.full_like(tokens, -1)}
 
 
@@ -118,7 +119,7 @@ def _sample_tokens(call: Call) -> Answer:
     seeds = call.array("seeds")
     drawn = coins.of_single_draws(seeds.tolist(), [rounds.decode_key(1)] * len(seeds)).terminal[:, 0]
     support, p = (row.expand(len(seeds), -1) for row in (call.ids("support"), call.raw("p")))
-    return {"tokens": sampling.draw(filters.Distribution(support, p), torch.from_numpy(drawn))}
+    return {"tokens": sampling.draw(filters.Distribution(support, p), torch.from_numpy(drawn), call.numerics)}
 
 
 def _batch_uniforms(call: Call) -> Answer:

@@ -8,9 +8,7 @@ import numpy as np
 import torch
 
 from dflash_accelerated.conformance.call import Answer, Call
-from dflash_accelerated.conformance.layers import rows_of
-from dflash_accelerated.models import dflash
-from dflash_accelerated.ops import pages, rope, shards, steps
+from dflash_accelerated.ops import attention, pages, rope, shards, steps
 
 
 def _slots(call: Call) -> Answer:
@@ -120,11 +118,15 @@ def _head(call: Call) -> Answer:
 
 def _attention(call: Call) -> Answer:
     parts = [
-        rows_of(call.act("context_key"), call.context_value("context_value")),
-        rows_of(call.act("block_key"), call.act("block_value")),
+        attention.Rows(key.transpose(0, 1), value.transpose(0, 1))
+        for key, value in (
+            (call.act("context_key"), call.context_value("context_value")),
+            (call.act("block_key"), call.act("block_value")),
+        )
     ]
     window, causal = call.integer("window"), bool(call.integer("causal"))
-    visible = dflash.block_visibility(call.ids("context_positions"), call.ids("positions"), window, causal)
+    positions = call.ids("positions")
+    visible = attention.visibility(positions, torch.cat((call.ids("context_positions"), positions)), window, causal)
     return {"attended": shards.attend(call.act("q"), parts, visible, call.integer("ranks"), call.numerics)}
 
 

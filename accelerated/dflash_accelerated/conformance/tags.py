@@ -14,6 +14,8 @@ from torch import Tensor
 
 from dflash_accelerated.memory import Context, KvCache, KvPool
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import materialize
+from dflash_accelerated.ops.attention import Spans
 from dflash_accelerated.protocols import (
     Block,
     ContextRows,
@@ -89,8 +91,8 @@ class TagDraft:
         """So many lanes, filled with what is no tag. A `ring` of 0 keeps every row."""
         self._windows = (ring,) * layers
         self._rings = Rings.empty(layers if ring else 0, ring or 1, 1, 1, WIDE, CPU, lanes)
-        self._rings.keys.fill_(UNWRITTEN)
-        self._rings.values.fill_(UNWRITTEN)
+        for held in self._rings.store[:2]:
+            held.fill_(UNWRITTEN)
         self._target = None if ring else TagTarget(layers, lanes, capacity)
 
     def open(self, capacity: int) -> RingState:
@@ -104,10 +106,9 @@ class TagDraft:
                 for layer, own in enumerate(made):
                     state.pages.write(layer, state.length, own[:, None, None], own[:, None, None])
             else:
-                kept = torch.stack(made, 1)[-self._rings.slots :, :, None, None]
-                end = state.length + len(tokens)
-                positions = torch.arange(end - len(kept), end)
-                self._rings.write(torch.full_like(positions, state.lane), positions, kept, kept)
+                rows = torch.stack(made, 1)[:, :, None, None]
+                spans = Spans([state.lane], [state.length], [len(tokens)], CPU)
+                materialize.write(self._rings.store, spans, rows, rows)
             state.advance(len(tokens))
 
     def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:

@@ -25,13 +25,13 @@ def _answer(verdict: Verdict) -> Answer:
 
 
 def _greedy(call: Call) -> Answer:
-    return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), call.ids("target")))
+    return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), call.ids("target"), call.numerics))
 
 
 def _match(call: Call) -> Answer:
-    drawn = sampling.draw(_law(call), call.raw("u"))
+    drawn = sampling.draw(_law(call), call.raw("u"), call.numerics)
     refuse((drawn < 0).any(), "a row of p")  # each row is drawn from, whatever is accepted
-    return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), drawn))
+    return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), drawn, call.numerics))
 
 
 def _judged(call: Call, drawn_from: SparseLaw) -> Answer:
@@ -70,7 +70,7 @@ def _drawn(ids: Tensor, q: Tensor, seeds: list[int]) -> Tensor:
     """Proposals [N, P] of rows ids and q [P, C], each step with the uniform of its own key."""
     drawn = torch.from_numpy(coins.of_keys(seeds, rounds.proposal_keys(1, len(q))))
     wide = filters.Distribution(ids.repeat(len(seeds), 1), q.repeat(len(seeds), 1))
-    return sampling.draw(wide, drawn.reshape(-1)).view(len(seeds), len(q))
+    return sampling.draw(wide, drawn.reshape(-1), call.numerics).view(len(seeds), len(q))
 
 
 HANDLERS: dict[str, Callable[[Call], Answer]] = {

@@ -10,26 +10,35 @@ import torch
 from dflash_spec.config import DraftConfig
 from torch import Tensor
 
-from dflash_accelerated.layers import LayerWeights
-from dflash_accelerated.memory import Context, KvCache, KvPool, positions_of
-from dflash_accelerated.models.decoder import Attend, decoder_layer
+from dflash_accelerated.layers import LayerWeights, Rounded
+from dflash_accelerated.memory import KvPool
+from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, context_kv, head, rope
+from dflash_accelerated.ops import attention, context_kv, head, materialize, rope
 from dflash_accelerated.ops.acceptance import SparseLaw
+from dflash_accelerated.ops.linear import Product
+from dflash_accelerated.ops.rows import joined
 from dflash_accelerated.ops.sampling import propose
 from dflash_accelerated.protocols import Block, ContextRows, Proposal, SequenceState, Vocabulary
 from dflash_accelerated.rounds import Columns, block_columns
 from dflash_accelerated.settings import SettingRows
 
 
-class DraftState(SequenceState, Protocol):
-    """A draft's context: `length` rows, of which a layer reads what its window says."""
+WIDEST = 16
+"""Rows of a block whose config names no width."""
 
-    def context(self, layer: int, window: int) -> Context:
-        """What the rows after the last one may see of one layer; a `window` of 0 is a full layer."""
+
+class DraftState(SequenceState, Protocol):
+    """A draft's context: `length` rows in a lane."""
+
+    lane: int
+    length: int
 
     def advance(self, rows: int) -> None:
         """Count `rows` rows that every layer has written."""
+
+    def check_room(self, rows: int) -> None:
+        """Raise RequestError where so many rows more do not fit."""
 
 
 class DFlashDraft:
@@ -39,32 +48,63 @@ class DFlashDraft:
     docs/maintainer/dflash.md; dflash 0.1.0 DFlashDraftModel.
     """
 
+    staged = True
+    """Whether raw and normed heads are rounded before they turn."""
+
     def __init__(
         self, config: DraftConfig, tensors: Mapping[str, Tensor], numerics: Numerics, device: torch.device
     ) -> None:
         """`tensors` by published name, any float dtype; they are rounded to the numerics' dtypes and moved."""
-        held = {name: numerics.weight(tensor).to(device) for name, tensor in tensors.items()}
+        held = Rounded(tensors, numerics, device)
         self.device = device
         self.config = config
         self.taps = config.taps
-        self._layers = [LayerWeights.take(held, f"layers.{layer}.") for layer in range(config.layers)]
-        self._fc, self._hidden_norm = held["fc.weight"], held["hidden_norm.weight"]
-        self._norm = held["norm.weight"]
         self._numerics = numerics
-        self._pool = KvPool(config.layers, config.kv_heads, config.head_dim, numerics, device)
+        self._layers = [LayerWeights.take(held, f"layers.{layer}.") for layer in range(config.layers)]
+        self._fc, self._hidden_norm = held.product(["fc.weight"]), held["hidden_norm.weight"]
+        self._norm = held["norm.weight"]
+        places = [f"layers.{layer}.self_attn." for layer in range(config.layers)]
+        self._context = held.product([f"{at}{name}_proj.weight" for name in "kv" for at in places])
+        self._context_norms = torch.stack([held[f"{at}k_norm.weight"] for at in places])
+        self._turns = rope.Turns(config.theta, config.head_dim, numerics, device)
+        self._pool = KvPool(self._full_layers, config.kv_heads, config.head_dim, numerics, device, self.widest)
+
+    @property
+    def widest(self) -> int:
+        """Rows of the widest block that needs no further memory."""
+        return self.config.block_size or WIDEST
+
+    @property
+    def _full_layers(self) -> int:
+        """How many layers keep every row."""
+        return self.config.layers
 
     def open(self, capacity: int) -> DraftState:
         return self._pool.open(capacity)
 
     def reserve(self, lanes: int, capacity: int) -> None:
         self._pool.reserve(lanes, capacity)
+        self._turns.reserve(capacity + self.widest)
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes of weights and of buffers, as they were reserved."""
+        weights = sum(layer.held_bytes for layer in self._layers)
+        weights += sum(each.held_bytes for each in (self._fc, self._context)) + self._context_norms.nbytes
+        return {"weights": weights, "cache": self._pool.held_bytes + self._turns.held_bytes}
+
+    def products(self) -> list[tuple[Product, str]]:
+        """Every matrix product of a round, but for the head, and which rows go through it."""
+        made = [(product, "block") for layer in self._layers for product in layer.products]
+        return [*made, (self._fc, "context"), (self._context, "context")]
 
     def append(self, rows: Sequence[ContextRows]) -> None:
         counts = [len(each.features) for each in rows]
-        features = torch.cat([each.features for each in rows])
-        c = context_kv.feature(features, self._fc, self._hidden_norm, self.config.eps, self._numerics).c
         states = [cast(DraftState, each.state) for each in rows]  # a state returns to the adapter that opened it
-        self._materialize(states, torch.split(c, counts))
+        for state, count in zip(states, counts, strict=True):
+            state.check_room(count)
+        features = joined([each.features for each in rows])
+        c = context_kv.feature(features, self._fc, self._hidden_norm, self.config.eps, self._numerics).c
+        self._materialize(c, self._spans(states, counts))
         for each, state, own_c in zip(rows, states, torch.split(c, counts), strict=True):
             state.advance(len(each.features))
             if each.record:
@@ -76,43 +116,62 @@ class DFlashDraft:
         states = [cast(DraftState, block.state) for block in blocks]
         counts = [each.live for each in columns]
         ids = [id_ for each in columns for id_ in each.ids[: each.live]]
+        spans = self._spans(states, counts)
         x = vocabulary.embed(torch.tensor(ids, device=self.device))
-        turn = self._turn([(state.length, count) for state, count in zip(states, counts, strict=True)])
+        turn = self._turn(spans)
         for layer in range(self.config.layers):
-            x = self._layer(layer, x, turn, states, counts)
-            record(blocks, f"layer.{layer}", torch.split(x, counts))
-        hidden = [head.final_rows(rows, self._norm, self.config.eps, self._numerics) for rows in torch.split(x, counts)]
-        record(blocks, "hidden", hidden)
-        return self._choose(blocks, hidden, vocabulary)
+            x = self._layer(layer, x, turn, spans)
+            record(blocks, f"layer.{layer}", x, counts)
+        hidden = head.final_rows(x, spans, self._norm, self.config.eps, self._numerics)
+        counts = [count - 1 for count in counts]
+        record(blocks, "hidden", hidden, counts)
+        return self._choose(blocks, hidden, counts, vocabulary)
 
     def _columns(self, block: Block) -> Columns:
         return block_columns(block.anchor, self.config.mask_id, block.state.length, block.drafts, block.extent)
 
-    def _materialize(self, states: Sequence[DraftState], c: Sequence[Tensor]) -> None:
+    def _spans(self, states: Sequence[DraftState], counts: Sequence[int]) -> attention.Spans:
+        lanes, lengths = [state.lane for state in states], [state.length for state in states]
+        return attention.Spans(lanes, lengths, counts, self.device)
+
+    def _turn(self, spans: attention.Spans) -> rope.Tables:
+        return self._turns.at(spans.positions, spans.end)
+
+    def _materialize(self, c: Tensor, spans: attention.Spans) -> None:
         """Write the keys and values of context rows c ACT [N, H], which follow each state's length."""
-        caches, counts = [cast(KvCache, state) for state in states], [len(rows) for rows in c]
-        joined, eps = torch.cat(list(c)), self.config.eps
-        turn = self._turn([(cache.length, count) for cache, count in zip(caches, counts, strict=True)])
-        for layer, weights in enumerate(self._layers):
-            keys = context_kv.keys(joined, weights.k_proj, weights.k_norm, turn, eps, self._numerics).key
-            values = context_kv.values(joined, weights.v_proj, self.config.kv_heads, self._numerics).value
-            for cache, key, value in zip(caches, torch.split(keys, counts), torch.split(values, counts), strict=True):
-                cache.write(layer, cache.length, key, value)
+        raw = materialize.project(c, self._context, self.config.layers, self.config.head_dim)
+        self._store(self._pool.store, raw, self._context_norms, spans)
 
-    def _layer(
-        self, layer: int, x: Tensor, turn: rope.Tables, states: Sequence[DraftState], counts: list[int]
-    ) -> Tensor:
-        """Block rows x ACT [R, H], `counts` of each state, after one layer."""
-        weights, eps = self._layers[layer], self.config.eps
-        return decoder_layer(x, weights, turn, states, counts, self._reading(layer), eps, self._numerics)
+    def _store(
+        self, held: attention.Store, raw: materialize.Raw, norms: Tensor, spans: attention.Spans
+    ) -> None:  # fmt: skip
+        turn, eps = self._turn(spans), self.config.eps
+        materialize.store(raw.keys, raw.values, norms, turn, eps, self.staged, held, spans, self._numerics)
 
-    def _choose(self, blocks: Sequence[Block], hidden: Sequence[Tensor], vocabulary: Vocabulary) -> list[Proposal]:
-        """What the blocks' final rows ACT [P, H] propose."""
-        logits = torch.split(vocabulary.logits(torch.cat(list(hidden))), [len(rows) for rows in hidden])
-        record(blocks, "logits", logits)
-        made = [Proposal(vocabulary.choose(rows)) for rows in logits]
+    def _layer(self, layer: int, x: Tensor, turn: rope.Tables, spans: attention.Spans) -> Tensor:
+        """Block rows x ACT [R, H] after one layer."""
+        attend = partial(self._attend, layer, spans)
+        return decoder_layer(x, self._layers[layer], turn, attend, self.config.eps, self._numerics)
+
+    def _attend(self, layer: int, spans: attention.Spans, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Each block on its own sequence's context and on itself; nothing of it is kept."""
+        held, place = self._held(layer)
+        window, causal = self.config.windows[layer], self.config.causal[layer]
+        return attention.attend(query, key, value, held, place, spans, window, causal, False, self._numerics)
+
+    def _held(self, layer: int) -> tuple[attention.Store, int]:
+        """Where a layer's context is."""
+        return self._pool.store, layer
+
+    def _choose(
+        self, blocks: Sequence[Block], hidden: Tensor, counts: list[int], vocabulary: Vocabulary
+    ) -> list[Proposal]:
+        """What the blocks' final rows ACT [N, H], `counts` of each, propose."""
+        logits = vocabulary.logits(hidden)
+        record(blocks, "logits", logits, counts)
+        made = [Proposal(own) for own in torch.split(vocabulary.choose(logits), counts)]
         if self._numerics.profile.axes["proposal"] == "sampled":
-            for at, proposal in self._draw(blocks, logits, vocabulary.public):
+            for at, proposal in self._draw(blocks, torch.split(logits, counts), vocabulary.public):
                 made[at] = proposal
         return made
 
@@ -124,39 +183,16 @@ class DFlashDraft:
         counts = [len(logits[at]) for at, _, _ in drawing]
         rows = SettingRows.of([block.sampling for _, block, _ in drawing], counts, self._numerics.profile, self.device)
         coins = torch.cat([own[:count] for (_, _, own), count in zip(drawing, counts, strict=True)])
-        joined = torch.cat([logits[at] for at, _, _ in drawing])
-        tokens, q = (torch.split(part, counts) for part in propose(joined, public, rows, coins, self._numerics))
-        record([block for _, block, _ in drawing], "q", q)
-        return [
-            (at, Proposal(own, SparseLaw(None, law))) for (at, _, _), own, law in zip(drawing, tokens, q, strict=True)
-        ]
-
-    def _reading(self, layer: int) -> Attend[DraftState]:
-        return partial(self._attend, layer)
-
-    def _attend(self, layer: int, state: DraftState, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        window, causal = self.config.windows[layer], self.config.causal[layer]
-        positions = torch.arange(state.length, state.length + query.shape[0], device=self.device)
-        context = state.context(layer, window)
-        visible = block_visibility(context.positions, positions, window, causal)
-        own = attention.Rows(key.transpose(0, 1), value.transpose(0, 1))
-        return attention.attend(query, [context.rows, own], visible, self._numerics)
-
-    def _turn(self, spans: Sequence[tuple[int, int]]) -> rope.Tables:
-        positions = positions_of(spans, self.device)
-        return rope.tables(positions, self.config.theta, self.config.head_dim, self._numerics)
+        together = joined([logits[at] for at, _, _ in drawing])
+        tokens, q = propose(together, public, rows, coins, self._numerics)
+        record([block for _, block, _ in drawing], "q", q, counts)
+        laws = zip(drawing, torch.split(tokens, counts), torch.split(q, counts), strict=True)
+        return [(at, Proposal(own, SparseLaw(None, law))) for (at, _, _), own, law in laws]
 
 
-def block_visibility(context_positions: Tensor, positions: Tensor, window: int, causal: bool) -> Tensor:
-    """What each block row sees of the context rows and then of the block rows: bool [R, C + R].
-
-    Clauses: MASK-001 to MASK-006. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 _attention_mask.
-    """
-    return attention.visibility(positions, torch.cat((context_positions, positions)), window, causal)
-
-
-def record(blocks: Sequence[Block], stage: str, rows: Sequence[Tensor]) -> None:
-    """Give each block's observer its own part of a stage."""
-    for block, own in zip(blocks, rows, strict=True):
-        if block.record:
-            block.record(stage, own)
+def record(blocks: Sequence[Block], stage: str, rows: Tensor, counts: Sequence[int]) -> None:
+    """Give each block's observer its own of a stage's rows, of which each block has so many."""
+    if any(block.record for block in blocks):
+        for block, own in zip(blocks, torch.split(rows, list(counts)), strict=True):
+            if block.record:
+                block.record(stage, own)

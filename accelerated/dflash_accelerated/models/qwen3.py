@@ -10,16 +10,18 @@ import torch
 from dflash_spec.config import TargetConfig
 from torch import Tensor
 
-from dflash_accelerated.layers import LayerWeights
-from dflash_accelerated.memory import KvCache, KvPool, positions_of
+from dflash_accelerated.layers import LayerWeights, Rounded
+from dflash_accelerated.memory import KvCache, KvPool
 from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, head, rms_norm, rope
+from dflash_accelerated.ops.linear import Product
+from dflash_accelerated.ops.rows import joined
 from dflash_accelerated.protocols import LogitRows, Segment, TargetStep
 
 
 class Qwen3Vocabulary:
-    """Embedding table and head: table ACT [V, H], head [V, H] in the compute dtype.
+    """Embedding table ACT [V, H], and head.
 
     The proposal head is the head, or some of its rows.
     """
@@ -30,25 +32,31 @@ class Qwen3Vocabulary:
         """`index` are the ids of the proposal head's rows, each below `public`; None takes the whole head."""
         self.public = public
         self.table = numerics.activation(table)
-        self.head = numerics.weight(head_weight)
+        whole = numerics.weight(head_weight)
+        self.head = Product([whole], numerics)
         self.index = None if index is None else torch.tensor(index, dtype=torch.int64, device=table.device)
-        self._indexed = None if self.index is None else self.head[self.index]
+        self.proposing = self.head if self.index is None else Product([whole[self.index]], numerics)
+        self._ids = torch.arange(public, device=table.device) if self.index is None else self.index
         self._numerics = numerics
+
+    @property
+    def held_bytes(self) -> int:
+        indexed = 0 if self.index is None else self.proposing.held_bytes
+        return self.table.nbytes + self.head.held_bytes + indexed
 
     def embed(self, ids: Tensor) -> Tensor:
         return head.embed(ids, self.table)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return head.logits(hidden, self.head if self._indexed is None else self._indexed, self._numerics)
+        return head.logits(hidden, self.proposing, self._numerics)
 
     def choose(self, logits: Tensor) -> Tensor:
-        return head.argmax(logits, self.public) if self.index is None else head.indexed_argmax(logits, self.index)
+        if self.index is None:
+            return head.best(logits, self.public, self._numerics).id
+        return head.indexed_argmax(logits, self.index, self._numerics)
 
     def top(self, hidden: Tensor, count: int, multiplier: float, softcap: float) -> head.Candidates:
-        ids, rows = self.index, self._indexed
-        if ids is None or rows is None:
-            ids, rows = torch.arange(self.public, device=self.head.device), self.head[: self.public]
-        return head.top(hidden, rows, ids, multiplier, softcap, count)
+        return head.top(hidden, self.proposing, self._ids, multiplier, softcap, count, self._numerics)
 
 
 class Qwen3Target:
@@ -71,7 +79,7 @@ class Qwen3Target:
 
         `index` are the ids among which drafts propose; None takes all `public` ones.
         """
-        held = {name: numerics.weight(tensor).to(device) for name, tensor in tensors.items()}
+        held = Rounded(tensors, numerics, device)
         table = held["model.embed_tokens.weight"]
         self.device = device
         self.config = config
@@ -80,6 +88,7 @@ class Qwen3Target:
         self._layers = [LayerWeights.take(held, f"model.layers.{layer}.") for layer in range(config.layers)]
         self._norm = held["model.norm.weight"]
         self._numerics = numerics
+        self._turns = rope.Turns(config.theta, config.head_dim, numerics, device)
         self._pool = KvPool(config.layers, config.kv_heads, config.head_dim, numerics, device)
 
     def open(self, capacity: int) -> KvCache:
@@ -87,41 +96,54 @@ class Qwen3Target:
 
     def reserve(self, lanes: int, capacity: int) -> None:
         self._pool.reserve(lanes, capacity)
+        self._turns.reserve(capacity)
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes of weights and of buffers, as they were reserved."""
+        weights = self.vocabulary.held_bytes + sum(layer.held_bytes for layer in self._layers)
+        return {"weights": weights, "cache": self._pool.held_bytes + self._turns.held_bytes}
+
+    def products(self) -> list[tuple[Product, str]]:
+        """Every matrix product of a verify pass, and which rows go through it."""
+        made = [(product, "verify") for layer in self._layers for product in layer.products]
+        return [*made, (self.vocabulary.head, "head")]
 
     def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
         caches = [cast(KvCache, segment.state) for segment in segments]  # a state returns to the adapter that opened it
         counts = [len(segment.ids) for segment in segments]
-        spans = [(cache.length, count) for cache, count in zip(caches, counts, strict=True)]
-        positions = positions_of(spans, self.device)
-        turn = rope.tables(positions, self.config.theta, self.config.head_dim, self._numerics)
-        x = self.vocabulary.embed(torch.cat([segment.ids for segment in segments]))
+        for cache, count in zip(caches, counts, strict=True):
+            cache.check_room(count)
+        lengths = [cache.length for cache in caches]
+        spans = attention.Spans([cache.lane for cache in caches], lengths, counts, self.device)
+        turn = self._turns.at(spans.positions, spans.end)
+        x = self.vocabulary.embed(joined([segment.ids for segment in segments]))
         outputs: dict[int, Tensor] = {}
         for layer, weights in enumerate(self._layers):
-            attend = partial(self._attend, layer)
-            x = decoder_layer(x, weights, turn, caches, counts, attend, self.config.eps, self._numerics)
+            attend = partial(self._attend, layer, spans)
+            x = decoder_layer(x, weights, turn, attend, self.config.eps, self._numerics)
             if layer in taps:
                 outputs[layer] = x
         for cache, count in zip(caches, counts, strict=True):
             cache.advance(count)
         features = torch.split(concat_taps(outputs, taps, x), counts)
-        return [
-            TargetStep(self._scores(rows, logits), feature)
-            for rows, feature in zip(torch.split(x, counts), features, strict=True)
-        ]
+        scores = self._scores(x, spans, logits)
+        return [TargetStep(rows, feature) for rows, feature in zip(scores, features, strict=True)]
 
-    def _attend(self, layer: int, cache: KvCache, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        window = self.config.windows[layer]
-        end = cache.length + query.shape[0]
-        begin = max(0, cache.length - window + 1) if window else 0
-        cache.write(layer, cache.length, key, self._numerics.stored_value(value))
-        positions = torch.arange(cache.length, end, device=self.device)
-        return attend_causally(query, cache.read(layer, begin, end), positions, begin, window, self._numerics)
+    def _attend(self, layer: int, spans: attention.Spans, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        stored, window = self._numerics.stored_value(value), self.config.windows[layer]
+        return attention.attend(
+            query, key, stored, self._pool.store, layer, spans, window, True, True, self._numerics
+        )  # fmt: skip
 
-    def _scores(self, x: Tensor, rows: LogitRows) -> Tensor | None:
+    def _scores(self, x: Tensor, spans: attention.Spans, rows: LogitRows) -> Sequence[Tensor | None]:
+        """The logits that are wanted of each segment, from one pass through the head."""
         if rows == "none":
-            return None
-        rows_read = x[-1:] if rows == "last" else x
-        return final_logits(rows_read, self._norm, self.vocabulary.head, self.config.eps, self._numerics).logits
+            return [None] * len(spans.counts)
+        wanted, counts = x, list(spans.counts)
+        if rows == "last":
+            wanted, counts = x[[first + count - 1 for _, _, count, first in spans]], [1] * len(counts)
+        made = final_logits(wanted, self._norm, self.vocabulary.head, self.config.eps, self._numerics).logits
+        return torch.split(made, counts)
 
 
 def concat_taps(outputs: Mapping[int, Tensor], taps: Sequence[int], x: Tensor) -> Tensor:
@@ -141,22 +163,10 @@ class FinalLogits(NamedTuple):
     logits: Tensor
 
 
-def final_logits(x: Tensor, norm: Tensor, head_weight: Tensor, eps: float, numerics: Numerics) -> FinalLogits:
+def final_logits(x: Tensor, norm: Tensor, head_weight: Product, eps: float, numerics: Numerics) -> FinalLogits:
     """The target's logits from its last residual rows x ACT [R, H].
 
     Clause: TGT-004. Source: transformers 5.24.0 Qwen3ForCausalLM.
     """
     hidden = rms_norm.rms_norm(x, norm, eps, numerics)
     return FinalLogits(hidden, head.logits(hidden, head_weight, numerics))
-
-
-def attend_causally(
-    queries: Tensor, rows: attention.Rows, positions: Tensor, begin: int, window: int, numerics: Numerics
-) -> Tensor:
-    """Queries [R, QH, D] at `positions` [R] over rows that start at position `begin`: ACT [R, QH·D].
-
-    Clauses: TGT-001, TGT-002. Source: transformers 5.24.0 masking_utils.
-    """
-    keys = torch.arange(begin, begin + rows.key.shape[1], device=positions.device)
-    visible = attention.visibility(positions, keys, window, causal=True)
-    return attention.attend(queries, [rows], visible, numerics)

@@ -11,22 +11,26 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def dispatched(plain: Callable[Arguments, Result], *kernels: str) -> Callable[Arguments, Result]:
-    """The op `plain` of a file `torch.py`, or that of the same name in the file beside it which `numerics` names.
+def dispatched(*kernels: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """For an op in a file `torch.py`: `kernels` are the files beside it that have the op too, by the same name.
 
-    `numerics` is an op's last positional argument. Where it names none of `kernels`, which are files that have the op,
-    `plain` runs. Such a file is imported when it is first needed, because what it needs may not be installed.
+    That one runs which `numerics`, an op's last positional argument, names; where it names none of them, PyTorch's own.
+    Such a file is imported when it is first needed, because what it needs may not be installed.
     """
-    folder, name = plain.__module__.rpartition(".")[0], plain.__name__
 
-    @cache
-    def found(kernel: str) -> Callable[..., Result]:
-        function: Callable[..., Result] = getattr(import_module(f"{folder}.{kernel}"), name)
-        return function
+    def choosing(plain: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        folder, name = plain.__module__.rpartition(".")[0], plain.__name__
 
-    @wraps(plain)
-    def run(*arguments: Any) -> Result:
-        kernel = arguments[-1].kernels
-        return found(kernel)(*arguments) if kernel in kernels else plain(*arguments)
+        @cache
+        def found(kernel: str) -> Callable[..., Result]:
+            function: Callable[..., Result] = getattr(import_module(f"{folder}.{kernel}"), name)
+            return function
 
-    return run
+        @wraps(plain)
+        def run(*arguments: Any) -> Result:
+            kernel = arguments[-1].kernels
+            return found(kernel)(*arguments) if kernel in kernels else plain(*arguments)  # type: ignore[call-arg]
+
+        return run
+
+    return choosing

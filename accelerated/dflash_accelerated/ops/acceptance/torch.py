@@ -14,6 +14,7 @@ from torch import Tensor
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.acceptance.chains import Chains
 from dflash_accelerated.ops.acceptance.laws import SparseLaw
+from dflash_accelerated.ops.dispatch import dispatched
 from dflash_accelerated.ops.filters import Distribution
 from dflash_accelerated.ops.sampling import draw
 
@@ -28,7 +29,8 @@ class Verdict(NamedTuple):
     accepted: Tensor
 
 
-def greedy(chains: Chains, target: Tensor) -> Verdict:
+@dispatched()
+def greedy(chains: Chains, target: Tensor, numerics: Numerics) -> Verdict:
     """Proposals against the target's own tokens I64 [R]: the longest equal prefix, then the target's token.
 
     The target's tokens are argmaxes, or in sample-and-match its draws; -1 equals nothing.
@@ -40,6 +42,7 @@ def greedy(chains: Chains, target: Tensor) -> Verdict:
     return licensed(chains, accepted, target[chains.first + accepted])
 
 
+@dispatched()
 def accepted_count(
     chains: Chains, drawn_from: SparseLaw, law: Distribution, coins: Tensor, numerics: Numerics
 ) -> Tensor:
@@ -60,6 +63,7 @@ def accepted_count(
     return _prefix(chains, passed)
 
 
+@dispatched()
 def terminal(
     chains: Chains, accepted: Tensor, drawn_from: SparseLaw, law: Distribution, coins: Tensor, numerics: Numerics
 ) -> Tensor:
@@ -84,7 +88,7 @@ def terminal(
     nothing = ~drawn & (mass <= 0)
     if numerics.profile.axes["zero_residual"] == "target":
         rest, drawn = torch.where(nothing[:, None], p, rest), drawn | nothing
-    token = draw(Distribution(support, rest), torch.where(drawn, goal, goal * mass))
+    token = draw(Distribution(support, rest), torch.where(drawn, goal, goal * mass), numerics)
     if numerics.profile.axes["zero_residual"] == "top_token" and support is not None:
         token = torch.where(nothing, support[:, 0], token)
     return token

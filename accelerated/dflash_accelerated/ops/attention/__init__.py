@@ -1,5 +1,6 @@
-"""Attention over rows held in several parts, and who sees whom."""
+"""Attention of a forward's own rows over what is stored of their sequences, and over each other."""
 
-from dflash_accelerated.ops.attention.torch import Rows, attend, visibility
+from dflash_accelerated.ops.attention.spans import Spans, Store
+from dflash_accelerated.ops.attention.torch import Rows, attend, attend_rows, visibility
 
-__all__ = ["Rows", "attend", "visibility"]
+__all__ = ["Rows", "Spans", "Store", "attend", "attend_rows", "visibility"]

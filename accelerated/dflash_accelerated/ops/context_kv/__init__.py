@@ -1,5 +1,5 @@
-"""The draft's context: common rows from target features, and each layer's keys and values from them."""
+"""The draft's context rows, from target features."""
 
-from dflash_accelerated.ops.context_kv.torch import Feature, Keys, Values, feature, keys, values
+from dflash_accelerated.ops.context_kv.torch import Feature, feature
 
-__all__ = ["Feature", "Keys", "Values", "feature", "keys", "values"]
+__all__ = ["Feature", "feature"]

@@ -1,5 +1,5 @@
 """The grouped dynamic convolution around a branch of a DFlash2 layer."""
 
-from dflash_accelerated.ops.conv.torch import Prepared, finish, prepare, slots
+from dflash_accelerated.ops.conv.torch import Prepared, convolve, finish, prepare, slots
 
-__all__ = ["Prepared", "finish", "prepare", "slots"]
+__all__ = ["Prepared", "convolve", "finish", "prepare", "slots"]

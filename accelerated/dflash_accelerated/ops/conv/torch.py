@@ -10,7 +10,8 @@ from torch import Tensor
 
 from dflash_accelerated.layers import ConvWeights
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.linear import linear
+from dflash_accelerated.ops.dispatch import dispatched
+from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.rms_norm import normed
 
 INPUT, OUTPUT = range(2)
@@ -36,14 +37,14 @@ def prepare(x: Tensor, norm: Tensor, weights: ConvWeights, slot: Tensor, eps: fl
     Clauses: CONV-001 to CONV-007, DRAFT-002. Source: NInfer docs/maintainer/dflash.md; Infernix
     include/infernix/ops/dynamic_grouped_conv.h; dflash 0.1.0 _grouped_dynamic_convolve.
     """
-    n = normed(x, norm, eps)
-    delta = linear(n, weights.projection).view(x.shape[0], 2, weights.base.shape[1], -1)
-    mixed = _convolve(n, weights.base[INPUT], delta[:, INPUT], slot)
-    return Prepared(numerics.activation(mixed), numerics.activation(delta[:, OUTPUT]))
+    n = normed(x, norm, eps, numerics)
+    delta = weights.projection(n).view(x.shape[0], 2, weights.base.shape[1], -1)
+    mixed = convolve(n, weights.base[INPUT], delta[:, INPUT], slot, None, numerics)
+    return Prepared(mixed, numerics.activation(delta[:, OUTPUT]))
 
 
 def finish(
-    branch: Tensor, weight: Tensor, base: Tensor, finish_delta: Tensor, residual: Tensor, slot: Tensor,
+    branch: Tensor, weight: Product, base: Tensor, finish_delta: Tensor, residual: Tensor, slot: Tensor,
     numerics: Numerics,
 ) -> Tensor:  # fmt: skip
     """residual + the output side of weight · branch: ACT [R, H].
@@ -54,14 +55,20 @@ def finish(
     Clauses: CONV-001, CONV-003 to CONV-006, CONV-008. Source: NInfer docs/maintainer/dflash.md; Infernix
     include/infernix/ops/dynamic_grouped_conv.h; dflash 0.1.0 _grouped_dynamic_convolve.
     """
-    mixed = _convolve(linear(branch, weight), base[OUTPUT], finish_delta.to(base.dtype), slot)
-    return numerics.activation(residual.to(mixed.dtype) + mixed)
+    return convolve(weight(branch), base[OUTPUT], finish_delta.to(base.dtype), slot, residual, numerics)
 
 
-def _convolve(z: Tensor, base: Tensor, delta: Tensor, slot: Tensor) -> Tensor:
-    """The sum over taps t of (base[t] + delta[:, t]) · z[row - t], nothing before slot 0.
+@dispatched()
+def convolve(
+    z: Tensor, base: Tensor, delta: Tensor, slot: Tensor, residual: Tensor | None, numerics: Numerics
+) -> Tensor:
+    """The sum over taps t of (base[t] + delta[:, t]) · z[row - t], nothing before slot 0, and the residual: ACT [R, H].
 
-    z [R, H], base [taps, H], delta [R, taps, G]: each increment serves H / G neighbouring channels.
+    z [R, H], base [taps, H] and delta [R, taps, G] in the compute dtype: each increment serves H / G neighbouring
+    channels. `slot` I64 [R] is a row's place in its block, `residual` ACT [R, H] or None.
+
+    Clauses: CONV-003 to CONV-006, CONV-008. Source: NInfer docs/maintainer/dflash.md; Infernix
+    include/infernix/ops/dynamic_grouped_conv.h; dflash 0.1.0 _grouped_dynamic_convolve.
     """
     rows, taps, groups = delta.shape
     grouped = z.view(rows, groups, -1)
@@ -70,4 +77,5 @@ def _convolve(z: Tensor, base: Tensor, delta: Tensor, slot: Tensor) -> Tensor:
     for tap in range(1, taps):
         before = grouped[(places - tap).clamp(min=0)].masked_fill((slot < tap)[:, None, None], 0.0)
         total = total + (base[tap].view(groups, -1) + delta[:, tap, :, None]) * before
-    return total.view(rows, -1)
+    mixed = total.view(rows, -1)
+    return numerics.activation(mixed if residual is None else residual.to(mixed.dtype) + mixed)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.dispatch import dispatched
 from dflash_accelerated.ops.ranking import ranked
 from dflash_accelerated.settings import SettingRows
 
@@ -37,6 +38,7 @@ class Filtered(NamedTuple):
     kept: Tensor
 
 
+@dispatched()
 def distribution(scores: Tensor, rows: SettingRows, numerics: Numerics) -> Distribution:
     """softmax(score / T) of what a row's filters leave: scores FP32 [N, V].
 

@@ -1,5 +1,5 @@
-"""Matrix products with a weight stored output-major."""
+"""Matrix products with weights stored output-major."""
 
-from dflash_accelerated.ops.linear.torch import linear
+from dflash_accelerated.ops.linear.torch import Product, linear
 
-__all__ = ["linear"]
+__all__ = ["Product", "linear"]

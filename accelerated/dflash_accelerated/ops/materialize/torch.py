@@ -1,4 +1,4 @@
-"""DFlash2's context keys and values in PyTorch."""
+"""Context keys and values in PyTorch."""
 
 from __future__ import annotations
 
@@ -7,43 +7,90 @@ from typing import NamedTuple
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.linear import linear
-from dflash_accelerated.ops.rms_norm import normed, rms_norm
-from dflash_accelerated.ops.rope import Tables, rotate, turned
+from dflash_accelerated.ops import ring
+from dflash_accelerated.ops.attention import Spans, Store
+from dflash_accelerated.ops.dispatch import dispatched
+from dflash_accelerated.ops.linear import Product
+from dflash_accelerated.ops.norm_rope import norm_rope
+from dflash_accelerated.ops.rope import Tables
 
 
-class ContextWeights(NamedTuple):
-    """The context-role weights of L layers: projections [L · KV · D, H], layer by layer; k_norm [L, D]."""
+class Raw(NamedTuple):
+    """Keys and values [T, L, KV, D] of L layers as they are projected, in the compute dtype."""
 
-    k_proj: Tensor
-    v_proj: Tensor
-    k_norm: Tensor
+    keys: Tensor
+    values: Tensor
 
 
-def keys(c: Tensor, weights: ContextWeights, turn: Tables, eps: float, numerics: Numerics) -> Tensor:
-    """Keys ACT [T, L, KV, D] of context rows c ACT [T, H] at the positions of `turn`.
+class Keys(NamedTuple):
+    """Keys [T, L, KV, D]: as they are normed from (ACT where stages are rounded), and as they are stored (ACT)."""
 
-    Profile axis `dflash2_keys`: `fused` rounds once, at the end; `staged` rounds raw and normed keys too, as DFlash.
+    raw: Tensor
+    key: Tensor
+
+
+def project(c: Tensor, weights: Product, layers: int, head_dim: int) -> Raw:
+    """Context rows c ACT [T, H] through the key projections of all layers, and then the value projections.
+
+    Clauses: CTX-004, CTX-008, CTX-012, CTX-015. Source: Infernix include/infernix/ops/context_kv_materialize.h; dflash
+    0.1.0 Qwen3DFlashAttention.forward.
+    """
+    heads = weights.outputs // (2 * layers * head_dim)
+    return Raw(*weights(c).view(len(c), 2, layers, heads, head_dim).unbind(1))
+
+
+def keys(raw: Tensor, norms: Tensor, turn: Tables, eps: float, staged: bool, numerics: Numerics) -> Keys:
+    """Keys [T, L, KV, D] at the positions of `turn`, each layer with its own of the norms [L, D].
+
+    With `staged`, raw and normed keys are rounded too; else only the end is.
 
     Clauses: CTX-005, CTX-006, CTX-011, CTX-015. Source: Infernix include/infernix/ops/context_kv_materialize.h; dflash
     0.1.0 Qwen3DFlashAttention.forward.
     """
-    raw = _heads(linear(c, weights.k_proj), weights)
-    norm = weights.k_norm[:, None]
-    if numerics.profile.axes["dflash2_keys"] == "fused":
-        return numerics.activation(turned(normed(raw, norm, eps).flatten(1, 2), turn)).view(raw.shape)
-    return rotate(rms_norm(numerics.activation(raw), norm, eps, numerics).flatten(1, 2), turn, numerics).view(raw.shape)
+    rows, layers, heads, head_dim = raw.shape
+    entering = numerics.activation(raw) if staged else raw
+    each = norms[:, None].expand(layers, heads, head_dim).reshape(-1, head_dim)
+    placed = norm_rope(entering.reshape(rows, layers * heads, head_dim), each, turn, eps, staged, numerics)
+    return Keys(entering, placed.view(raw.shape))
 
 
-def values(c: Tensor, weights: ContextWeights, numerics: Numerics) -> Tensor:
-    """Values [T, L, KV, D] of context rows c ACT [T, H], as they are stored.
+def values(raw: Tensor, numerics: Numerics) -> Tensor:
+    """Values [T, L, KV, D] as they are stored: neither normed nor turned.
 
-    Clauses: CTX-007, CTX-008, CTX-015. Source: Infernix include/infernix/ops/context_kv_materialize.h.
+    Clauses: CTX-007, CTX-008. Source: NInfer docs/maintainer/dflash.md; Infernix
+    include/infernix/ops/kv_cache_append.h.
     """
-    raw = numerics.activation(linear(c, weights.v_proj))
-    return _heads(numerics.stored_value(raw), weights)
+    return numerics.stored_value(numerics.activation(raw))
 
 
-def _heads(rows: Tensor, weights: ContextWeights) -> Tensor:
-    layers, head_dim = weights.k_norm.shape
-    return rows.view(rows.shape[0], layers, rows.shape[1] // (layers * head_dim), head_dim)
+@dispatched()
+def store(
+    raw_keys: Tensor, raw_values: Tensor, norms: Tensor, turn: Tables, eps: float, staged: bool, held: Store,
+    spans: Spans, numerics: Numerics,
+) -> None:  # fmt: skip
+    """Put context rows of several sequences, raw [T, L, KV, D], where the layers of `held` read them.
+
+    Clauses: CTX-012, CTX-013, CTX-014. Source: Infernix include/infernix/ops/context_kv_materialize.h,
+    src/models/qwen3_5/execution/draft.cpp.
+    """
+    write(held, spans, keys(raw_keys, norms, turn, eps, staged, numerics).key, values(raw_values, numerics))
+
+
+def write(held: Store, spans: Spans, key: Tensor, value: Tensor) -> None:
+    """Rows [T, L, KV, D] of sequences into their slots; of a span longer than a ring its last rows alone.
+
+    Clauses: CTX-013, CTX-014. Source: Infernix src/core/cyclic_kv_cache.h.
+    """
+    for lane, start, count, first in spans:
+        kept = min(count, held.slots)
+        if not kept:
+            continue
+        end, rows = start + count, slice(first + count - kept, first + count)
+        begin = (end - kept) % held.slots
+        if begin + kept <= held.slots:
+            held.keys[lane, :, :, begin : begin + kept] = key[rows].permute(1, 2, 0, 3)
+            held.values[lane, :, :, begin : begin + kept] = value[rows].permute(1, 2, 0, 3)
+        else:
+            slots = ring.slots(spans.positions[rows], held.slots)
+            held.keys[lane, :, :, slots] = key[rows].permute(1, 2, 0, 3)
+            held.values[lane, :, :, slots] = value[rows].permute(1, 2, 0, 3)

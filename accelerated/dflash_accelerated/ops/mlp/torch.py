@@ -9,7 +9,8 @@ from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.linear import linear
+from dflash_accelerated.ops.dispatch import dispatched
+from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.rms_norm import rms_norm
 
 
@@ -21,15 +22,14 @@ class Mlp(NamedTuple):
     x_next: Tensor
 
 
-def attention_output(attended: Tensor, o_proj: Tensor, x: Tensor, numerics: Numerics) -> Tensor:
-    """x + o_proj · attended: attended ACT [R, QH·D], o_proj [H, QH·D], x ACT [R, H] as it entered the layer.
+def attention_output(attended: Tensor, o_proj: Product, x: Tensor, numerics: Numerics) -> Tensor:
+    """x + o_proj · attended: attended ACT [R, QH·D], x ACT [R, H] as it entered the layer.
 
     The product itself is not rounded to `act` before the sum.
 
     Clauses: DRAFT-009, DRAFT-012. Source: NInfer docs/maintainer/dflash.md.
     """
-    branch = linear(attended, o_proj)
-    return numerics.activation(x.to(branch.dtype) + branch)
+    return o_proj.plus(attended, x, numerics)
 
 
 def mlp(y: Tensor, layer: LayerWeights, eps: float, numerics: Numerics) -> Mlp:
@@ -40,18 +40,26 @@ def mlp(y: Tensor, layer: LayerWeights, eps: float, numerics: Numerics) -> Mlp:
     Clauses: DRAFT-002, DRAFT-010, DRAFT-012. Source: NInfer docs/maintainer/dflash.md.
     """
     m = rms_norm(y, layer.post_norm, eps, numerics)
-    product = swiglu(m, layer.gate_proj, layer.up_proj, numerics)
-    branch = linear(product, layer.down_proj)
-    return Mlp(m, product, numerics.activation(y.to(branch.dtype) + branch))
+    product = swiglu(m, layer.gate_up, numerics)
+    return Mlp(m, product, layer.down_proj.plus(product, y, numerics))
 
 
-def swiglu(m: Tensor, gate_proj: Tensor, up_proj: Tensor, numerics: Numerics) -> Tensor:
+def swiglu(m: Tensor, gate_up: Product, numerics: Numerics) -> Tensor:
     """SiLU(gate m) · up m of rows m ACT [R, H] that are normed or prepared: ACT [R, I].
 
     Clauses: DRAFT-010, DRAFT-016. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 Qwen3DFlashDecoderLayer.
     """
-    gate = linear(m, gate_proj)
-    return numerics.activation(_silu(gate) * linear(m, up_proj))
+    return gated(gate_up(m), numerics)
+
+
+@dispatched()
+def gated(gate_up: Tensor, numerics: Numerics) -> Tensor:
+    """SiLU(gate) · up of rows [R, 2 I] in the compute dtype: ACT [R, I].
+
+    Clause: DRAFT-010. Source: NInfer docs/maintainer/dflash.md.
+    """
+    gate, up = gate_up.chunk(2, dim=-1)
+    return numerics.activation(_silu(gate) * up)
 
 
 def _silu(x: Tensor) -> Tensor:

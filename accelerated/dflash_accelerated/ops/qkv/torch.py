@@ -8,20 +8,27 @@ from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.context_kv import keys
-from dflash_accelerated.ops.linear import linear
-from dflash_accelerated.ops.rms_norm import normed, rms_norm
-from dflash_accelerated.ops.rope import Tables, rotate, turned
+from dflash_accelerated.ops.norm_rope import norm_rope
+from dflash_accelerated.ops.rms_norm import rms_norm
+from dflash_accelerated.ops.rope import Tables
+
+
+class Prepared(NamedTuple):
+    """Queries [R, QH, D], keys and values [R, KV, D] of rows, and queries and keys as they were projected; all ACT."""
+
+    q_raw: Tensor
+    k_raw: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
 
 
 class Projections(NamedTuple):
-    """n [R, H]; queries [R, QH, D]; keys and values [R, KV, D]; all ACT."""
+    """The rows' norm n ACT [R, H], and what `Prepared` has of it."""
 
     n: Tensor
     q_raw: Tensor
     k_raw: Tensor
-    q_normed: Tensor
-    k_normed: Tensor
     q: Tensor
     k: Tensor
     v: Tensor
@@ -33,23 +40,8 @@ def project(x: Tensor, layer: LayerWeights, turn: Tables, eps: float, numerics: 
     Clauses: DRAFT-002 to DRAFT-006, DRAFT-012, TGT-006. Source: NInfer docs/maintainer/dflash.md; Infernix
     src/models/qwen3_5/execution/draft.cpp (version 1 route).
     """
-    head_dim = layer.q_norm.shape[0]
     n = rms_norm(x, layer.input_norm, eps, numerics)
-    q_raw = numerics.activation(linear(n, layer.q_proj)).view(x.shape[0], -1, head_dim)
-    q_normed = rms_norm(q_raw, layer.q_norm, eps, numerics)
-    k_raw, k_normed, k = keys(n, layer.k_proj, layer.k_norm, turn, eps, numerics)
-    v = numerics.activation(linear(n, layer.v_proj)).view(x.shape[0], -1, head_dim)
-    return Projections(n, q_raw, k_raw, q_normed, k_normed, rotate(q_normed, turn, numerics), k, v)
-
-
-class Prepared(NamedTuple):
-    """Queries [R, QH, D], keys and values [R, KV, D] of rows that are prepared already; all ACT."""
-
-    q_raw: Tensor
-    k_raw: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    return Projections(n, *_heads(n, layer, turn, eps, True, numerics))
 
 
 def project_prepared(prepared: Tensor, layer: LayerWeights, turn: Tables, eps: float, numerics: Numerics) -> Prepared:
@@ -61,14 +53,13 @@ def project_prepared(prepared: Tensor, layer: LayerWeights, turn: Tables, eps: f
     Clauses: DRAFT-003 to DRAFT-006, DRAFT-015, DRAFT-016. Source: NInfer docs/maintainer/dflash.md; Infernix
     include/infernix/ops/rmsnorm_rope.h; dflash 0.1.0 Qwen3DFlashDecoderLayer.
     """
+    return _heads(prepared, layer, turn, eps, numerics.profile.axes["dflash2_keys"] == "staged", numerics)
 
-    def heads(weight: Tensor) -> Tensor:
-        return numerics.activation(linear(prepared, weight)).view(prepared.shape[0], -1, layer.q_norm.shape[0])
 
-    def placed(raw: Tensor, norm: Tensor) -> Tensor:
-        if numerics.profile.axes["dflash2_keys"] == "fused":
-            return numerics.activation(turned(normed(raw, norm, eps), turn))
-        return rotate(rms_norm(raw, norm, eps, numerics), turn, numerics)
-
-    q_raw, k_raw, v = heads(layer.q_proj), heads(layer.k_proj), heads(layer.v_proj)
-    return Prepared(q_raw, k_raw, placed(q_raw, layer.q_norm), placed(k_raw, layer.k_norm), v)
+def _heads(n: Tensor, layer: LayerWeights, turn: Tables, eps: float, staged: bool, numerics: Numerics) -> Prepared:
+    """One product, and one norm and rotation of queries and keys together."""
+    turning, head_dim = layer.head_norm.shape
+    raw = numerics.activation(layer.qkv(n)).view(n.shape[0], -1, head_dim)
+    placed = norm_rope(raw[:, :turning], layer.head_norm, turn, eps, staged, numerics)
+    queries = 2 * turning - raw.shape[1]  # of QH + KV heads that turn, and QH + 2 KV in all
+    return Prepared(raw[:, :queries], raw[:, queries:turning], placed[:, :queries], placed[:, queries:], raw[:, turning:])

@@ -1,5 +1,5 @@
 """Rotary positions: tables of cosines and sines, and the rotation."""
 
-from dflash_accelerated.ops.rope.torch import Tables, rotate, tables, turned
+from dflash_accelerated.ops.rope.torch import Tables, Turns, rotate, tables, turned
 
-__all__ = ["Tables", "rotate", "tables", "turned"]
+__all__ = ["Tables", "Turns", "rotate", "tables", "turned"]

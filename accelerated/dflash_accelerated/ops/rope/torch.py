@@ -39,6 +39,29 @@ def tables(positions: Tensor, theta: float, head_dim: int, numerics: Numerics) -
     return Tables(cos, sin)
 
 
+class Turns:
+    """The tables of positions from 0 on, computed when they are first needed and kept."""
+
+    def __init__(self, theta: float, head_dim: int, numerics: Numerics, device: torch.device) -> None:
+        self._form = (theta, head_dim, numerics)
+        self._held = tables(torch.arange(0, device=device), *self._form)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(part.nbytes for part in self._held)
+
+    def reserve(self, count: int) -> None:
+        """Have those of positions [0, count)."""
+        if count > len(self._held.cos):
+            self._held = tables(torch.arange(count, device=self._held.cos.device), *self._form)
+
+    def at(self, positions: Tensor, end: int) -> Tables:
+        """Those of `positions` I64 [R], all below `end`."""
+        if end > len(self._held.cos):
+            self.reserve(max(end, 2 * len(self._held.cos)))
+        return Tables(*(part[positions] for part in self._held))
+
+
 def rotate(x: Tensor, turn: Tables, numerics: Numerics) -> Tensor:
     """Rotate channel j with channel j + D/2: x [R, heads, D] at the tables' R positions, result ACT [R, heads, D].
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.dispatch import dispatched
 from dflash_accelerated.ops.filters import Distribution, distribution
 from dflash_accelerated.ops.penalties import adjust
 from dflash_accelerated.settings import SettingRows
@@ -29,10 +30,11 @@ def propose(logits: Tensor, public: int, rows: SettingRows, coins: Tensor, numer
     """
     scores, refused = adjust(logits, public)
     q = distribution(scores, rows, numerics).p.masked_fill(refused[:, None], torch.nan)
-    return Proposed(draw(Distribution(None, q), coins).clamp(min=0), q)
+    return Proposed(draw(Distribution(None, q), coins, numerics).clamp(min=0), q)
 
 
-def draw(law: Distribution, goal: Tensor) -> Tensor:
+@dispatched()
+def draw(law: Distribution, goal: Tensor, numerics: Numerics) -> Tensor:
     """The first id whose inclusive cumulative weight is above `goal`, else the last id of weight above 0: I64 [N].
 
     The weights [N, S] in `law.p` need not sum to 1; `goal` [N]. A row that holds a NaN, or no weight, gives -1.

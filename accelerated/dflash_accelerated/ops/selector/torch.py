@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.dispatch import dispatched
 from dflash_accelerated.ops.head import Candidates
-from dflash_accelerated.ops.linear import linear
+from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.sampling import drawn_rank
 
 
 class Selector(NamedTuple):
-    """projection [rank, H], and codebooks [V, rank] by global id."""
+    """The product that gives [rank], and codebooks [V, rank] by global id, in the compute dtype."""
 
-    projection: Tensor
+    projection: Product
     predecessor: Tensor
     successor: Tensor
 
@@ -29,14 +30,15 @@ class Path(NamedTuple):
     q: Tensor
 
 
-def project(hidden: Tensor, projection: Tensor, numerics: Numerics) -> Tensor:
+def project(hidden: Tensor, projection: Product, numerics: Numerics) -> Tensor:
     """The selector's rows ACT [P, rank] of final rows hidden ACT [P, H].
 
     Clauses: SEL-006, SEL-007. Source: Infernix src/models/qwen3_5/execution/draft.cpp.
     """
-    return numerics.activation(linear(hidden, projection))
+    return numerics.activation(projection(hidden))
 
 
+@dispatched()
 def walk(
     candidates: Candidates, g: Tensor, selector: Selector, anchors: Tensor, temperatures: Tensor, uniforms: Tensor,
     numerics: Numerics,

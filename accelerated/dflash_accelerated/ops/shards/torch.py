@@ -86,7 +86,7 @@ def head(logits: Tensor, ranks: int) -> Head:
 def attend(
     queries: Tensor, parts: list[attention.Rows], visible: Tensor, ranks: int, numerics: Numerics
 ) -> Tensor:  # fmt: skip
-    """Attention as `attention.attend`, rank by rank: ACT [R, QH · D]. Raises TensorError where heads do not split.
+    """Attention as `attention.attend_rows`, rank by rank: ACT [R, QH · D]. Raises TensorError where heads do not split.
 
     Clause: ASYNC-020.
     """
@@ -96,7 +96,7 @@ def attend(
     for rank in range(max(1, ranks)):
         own = heads_of(rank, ranks, kv_heads)
         held = [attention.Rows(part.key[own], part.value[own]) for part in parts]
-        made.append(attention.attend(queries[:, own.start * group : own.stop * group], held, visible, numerics))
+        made.append(attention.attend_rows(queries[:, own.start * group : own.stop * group], held, visible, numerics))
     return torch.cat(made, 1)
 
 
