@@ -221,7 +221,7 @@ def variants() -> list[Variant]:
     made: list[Variant] = []
     for act, held in (("*bf16", "*fp16"), ("*fp32", "*fp32"), ("*bf16", "*bf16")):
         tall, columns = TILES[torch.float32 if act == "*fp32" else torch.bfloat16]
-        for role, splits in ((verify, 1), (verify, 16), (block, 1), (block, 4)):
+        for role, splits in ((verify, 16), (block, 1)):
             own = {"q": act, "k": act, "v": held if role["KEEP"] else act, "keys": act, "values": held}
             rest = {"table": "*i32", "out": act if splits == 1 else "*fp32", "peaks": "*fp32", "weights": "*fp32"}
             constants = shape | role | {"SPLITS": splits, "ROWS": tall, "COLUMNS": columns}
