@@ -2,7 +2,7 @@
  *
  * A line is one query head of one row; the lines that read one KV head share its keys and values. Keys go by in tiles
  * of 64 positions, tiles in chunks of 1,024. Both begin at multiples of absolute positions, and a tile that a line does
- * not see leaves it bit by bit as it was: so a line's result depends neither on its block nor on how work was shared. */
+ * not see leaves it bit by bit as it was: so a line's result depends neither on its block nor on the shares. */
 
 #define TILE 64
 #define CHUNK 1024
@@ -158,10 +158,12 @@ INLINE void mix_all(int lines, const float *weights, const float *values, int64_
 }
 
 /* Turns a line's scores into weights under its new peak; those outside [low, high) of the tile become 0. */
-static void weigh(float *scores, int64_t low, int64_t high, float scale, float *peak, float *sum, float *total,
+INLINE void weigh(float *scores, int64_t low, int64_t high, float scale, float *peak, float *sum, float *total,
                   int64_t padded) {
-    for (int64_t i = 0; i < low; i++) scores[i] = -INFINITY;
-    for (int64_t i = high; i < TILE; i++) scores[i] = -INFINITY;
+    if (high - low < TILE) {
+        for (int64_t i = 0; i < low; i++) scores[i] = -INFINITY;
+        for (int64_t i = high; i < TILE; i++) scores[i] = -INFINITY;
+    }
     vec x[4], tops;
     for (int i = 0; i < 4; i++) x[i] = load(scores, i * LANES, F32) * scale;
     tops = larger(larger(x[0], x[1]), larger(x[2], x[3]));

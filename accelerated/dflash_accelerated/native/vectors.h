@@ -30,7 +30,15 @@ INLINE int64_t above(int64_t n, int64_t step) { return (n + step - 1) / step * s
 INLINE const char *at(const void *base, int64_t index, int type) { return (const char *)base + index * width(type); }
 INLINE vec every(float x) { return (vec){} + x; }
 INLINE vec chosen(ints mask, vec yes, vec no) { return (vec)(((ints)yes & mask) | ((ints)no & ~mask)); }
+
+/* a where it is larger (or smaller), else b: b too where either is NaN. */
+#if defined(__AVX512F__)
+INLINE vec larger(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE vec smaller(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
+#else
 INLINE vec larger(vec a, vec b) { return chosen(a > b, a, b); }
+INLINE vec smaller(vec a, vec b) { return chosen(a < b, a, b); }
+#endif
 
 /* a · b + c, rounded once where the machine can. */
 INLINE vec fused(vec a, vec b, vec c) {
@@ -144,8 +152,7 @@ FOLD(lanes_most, larger)
 /* e to the x, within 2 ulp over all of FP32, subnormal results too: Cephes' polynomial around the nearest power of 2.
  * -inf gives 0, +inf gives +inf, NaN stays NaN. */
 INLINE vec exponential(vec x) {
-    x = chosen(x > 89.0f, every(89.0f), x);
-    x = chosen(x < -104.0f, every(-104.0f), x);
+    x = larger(every(-104.0f), smaller(every(89.0f), x));
     vec shifted = fused(x, every(0x1.715476p+0f), every(0x1.8p23f)); /* the power stands in the low bits */
     ints power = (ints)shifted - 0x4b400000;
     vec whole = shifted - 0x1.8p23f;
