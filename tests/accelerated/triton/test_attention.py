@@ -113,7 +113,9 @@ def test_a_context_is_shared_among_programs(numerics: Numerics, monkeypatch: pyt
     check(at, numerics, window, True)
 
 
-def test_kept_rows_lie_at_their_positions_and_nothing_else_changes(numerics: Numerics):
+def test_kept_rows_lie_at_their_positions_and_nothing_else_changes(numerics: Numerics, monkeypatch: pytest.MonkeyPatch):
+    """Two tiles write three strips of rows between them."""
+    tiles(monkeypatch, 64, 16)
     at = case(numerics, (11, 0), (37, 5), 3, 10, slots=60, keep=True)
     before = [part.clone() for part in at.store[:2]]
     check(at, numerics, 0, True, keep=True)

@@ -60,3 +60,15 @@ def test_a_value_is_rounded_to_act_and_then_as_it_is_stored(numerics: Numerics):
     kernel.store(raw_k, raw_v, norms, turn, EPS, True, held, spans, numerics)
     twice = torch.tensor(65400.0).to(numerics.act).to(numerics.value)
     assert (held.values[1, :, :, 2] == twice).all()
+
+
+@pytest.mark.parametrize("staged", [True, False], ids=["staged", "fused"])
+def test_raw_keys_are_rounded_where_stages_are(numerics: Numerics, staged: bool):
+    """There the digits of a raw key that ACT does not hold make no difference; else some key shows them."""
+    raw_k, raw_v, norms = raw(3, numerics)
+    turn, spans = tables(torch.arange(3), 1000.0, DIM, numerics), Spans((1,), (0,), (3,), torch.device("cpu"))
+    full, short = empty(numerics, 3), empty(numerics, 3)
+    kernel.store(raw_k, raw_v, norms, turn, EPS, staged, full, spans, numerics)
+    shorter = raw_k.to(numerics.act).to(numerics.compute)
+    kernel.store(shorter, raw_v, norms, turn, EPS, staged, short, spans, numerics)
+    assert torch.equal(full.keys, short.keys) == (staged or numerics.act == numerics.compute)
