@@ -22,7 +22,7 @@ SIGNATURES = {
     "gated": "pp ll ii l",
     "convolve": "pppppp lllll ii l",
     "store_context": "pppppppp llllllllll iiiii f l",
-    "greatest": "pp lll i l",
+    "greatest": "ppp lll i l",
     "exponentials": "pp l",
 }
 """Of each kernel: p an address, l a count or stride in elements, i a dtype or switch, f a number."""

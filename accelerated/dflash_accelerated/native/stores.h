@@ -55,6 +55,7 @@ void store_context(const void *raw_k, const void *raw_v, const void *norms, cons
 
 struct greatest_job {
     const void *scores;
+    void *tops;
     int64_t *ids;
     int64_t n, stride;
     int type;
@@ -62,12 +63,9 @@ struct greatest_job {
 
 /* The lowest place of the greatest score: the first strip that holds a greater one than all before it, then its first
  * place. As in PyTorch, a NaN is greater than anything. */
-static void greatest_of_row(void *held, int64_t row, int64_t thread) {
-    const struct greatest_job *j = held;
-    const void *x = at(j->scores, row * j->stride, j->type);
+static int64_t greatest_of(const struct greatest_job *j, const void *x) {
     float best = -INFINITY;
     int64_t strip = 0;
-    (void)thread;
     for (int64_t first = 0; first < j->n; first += STRIP) {
         int64_t end = least(j->n, first + STRIP), i = first;
         vec tops = every(-INFINITY);
@@ -86,18 +84,25 @@ static void greatest_of_row(void *held, int64_t row, int64_t thread) {
         }
         if (missing) {
             while (load_one(x, first, j->type) == load_one(x, first, j->type)) first++;
-            j->ids[row] = first;
-            return;
+            return first;
         }
         if (top > best) best = top, strip = first;
     }
     while (load_one(x, strip, j->type) != best) strip++;
-    j->ids[row] = strip;
+    return strip;
 }
 
-/* scores [rows, n] of `type`, rows `stride` apart, n at least 1: ids [rows]. */
-void greatest(const void *scores, int64_t *ids, int64_t rows, int64_t n, int64_t stride, int type, int64_t threads) {
-    struct greatest_job job = {scores, ids, n, stride, type};
+static void greatest_of_row(void *held, int64_t row, int64_t thread) {
+    const struct greatest_job *j = held;
+    const void *x = at(j->scores, row * j->stride, j->type);
+    (void)thread;
+    j->ids[row] = greatest_of(j, x);
+    memcpy((void *)at(j->tops, row, j->type), at(x, j->ids[row], j->type), width(j->type));
+}
+
+/* scores [rows, n] of `type`, rows `stride` apart, n at least 1: ids and the scores there, tops [rows]. */
+void greatest(const void *scores, void *tops, int64_t *ids, int64_t rows, int64_t n, int64_t stride, int type, int64_t threads) {
+    struct greatest_job job = {scores, tops, ids, n, stride, type};
     share(greatest_of_row, &job, rows, rows * n < 1 << 15 ? 1 : threads);
 }
 

@@ -1,4 +1,4 @@
-"""Norms, RoPE, SwiGLU, convolution, context rows and the argmax in C against the torch functions."""
+"""Norms, RoPE, SwiGLU, convolution, context rows and best scores in C against the torch functions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_context_rows_go_to_their_slots(staged: bool, numerics: Numerics, drawn:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_argmax_takes_the_lowest_id_of_the_largest(dtype: torch.dtype, drawn: Callable[..., Tensor]) -> None:
+def test_the_best_score_takes_the_lowest_id_of_the_largest(dtype: torch.dtype, drawn: Callable[..., Tensor]) -> None:
     scores = drawn(19, 1733).to(dtype)
     scores[0, 1700:] = 99.0  # past the public ids
     scores[1] = -torch.inf
@@ -161,6 +161,7 @@ def test_argmax_takes_the_lowest_id_of_the_largest(dtype: torch.dtype, drawn: Ca
     scores[3, 1], scores[3, 1698] = torch.inf, torch.nan
     scores[4] = -5.0
     scores[4, [3, 700]] = torch.tensor([-0.0, 0.0]).to(dtype)
-    made = head.argmax(scores, 1700, SENSES["ninfer"])
-    assert made.tolist() == torch.argmax(scores[:, :1700], -1).tolist()
-    assert made[:5].tolist()[1:] == [0, 40, 1698, 3]
+    made = head.best(scores, 1700, SENSES["ninfer"])
+    assert made.id.tolist() == torch.argmax(scores[:, :1700], -1).tolist()
+    assert made.id[:5].tolist()[1:] == [0, 40, 1698, 3]
+    assert torch.equal(made.score.nan_to_num(7), scores.gather(1, made.id[:, None])[:, 0].nan_to_num(7))

@@ -44,14 +44,14 @@ def visibility(queries: Tensor, keys: Tensor, window: int, causal: bool) -> Tens
     return seen & (behind.abs() < window) if window else seen
 
 
-@dispatched()
+@dispatched("native")
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, store: Store, layer: int, spans: Spans, window: int, causal: bool,
     keep: bool, numerics: Numerics,
 ) -> Tensor:  # fmt: skip
     """softmax(q·k / sqrt(D)) · v of a forward's rows over what is stored of their sequences and over each other.
 
-    `queries` [R, QH, D], `keys` [R, KV, D] and the result [R, QH·D] are ACT; `values` [R, KV, D] are ACT, or with `keep`
+    `queries` [R, QH, D], `keys` [R, KV, D] and the result [R, QH·D] are ACT; `values` [R, KV, D] too, or with `keep`
     as they are stored. Query head h reads KV head floor(h / (QH / KV)). Softmax and sums are FP32. A hidden row has
     weight 0, however large its key or value; slots that hold no live position are not read. With `keep` the own rows
     are stored at their positions, which a store that wraps cannot take before they are read.
@@ -80,9 +80,7 @@ def attend(
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
-def _seen(
-    store: Store, start: int, count: int, begin: int, window: int, causal: bool, device: torch.device
-) -> Tensor:
+def _seen(store: Store, start: int, count: int, begin: int, window: int, causal: bool, device: torch.device) -> Tensor:
     """Which slots from `begin` on, and then which own rows, each own row sees: bool [count, C + count]."""
     own = torch.arange(start, start + count, device=device)
     return visibility(own, torch.cat((ring.positions_held(start, store.slots, device)[begin:], own)), window, causal)

@@ -1,4 +1,4 @@
-"""The argmax of logits in C."""
+"""The best logit of each row in C."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from torch import Tensor
 
 from dflash_accelerated.native import CODES, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops.head.torch import Best
 
 
-def argmax(scores: Tensor, public: int, numerics: Numerics) -> Tensor:
-    """As the torch function: the lowest id I64 [P] of the largest of the first `public` logits [P, V]."""
+def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
+    """As the torch function: the largest of the first `public` logits [P, V] of each row, and its lowest id."""
     scores = rows_of(scores)
-    ids = torch.empty(scores.shape[0], dtype=torch.int64)
+    rows = scores.shape[0]
+    tops, ids = torch.empty(rows, dtype=scores.dtype), torch.empty(rows, dtype=torch.int64)
     kernels().greatest(
-        scores.data_ptr(), ids.data_ptr(), scores.shape[0], public, scores.stride(0), CODES[scores.dtype],
+        scores.data_ptr(), tops.data_ptr(), ids.data_ptr(), rows, public, scores.stride(0), CODES[scores.dtype],
         torch.get_num_threads(),
     )  # fmt: skip
-    return ids
+    return Best(tops, ids)

@@ -53,7 +53,7 @@ class Best(NamedTuple):
     id: Tensor
 
 
-@dispatched()
+@dispatched("native")
 def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
     """The best of the first `public` logits [P, V] of each row. +0 and -0 are equal.
 
