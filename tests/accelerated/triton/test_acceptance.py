@@ -57,13 +57,15 @@ def test_counts_and_last_tokens_are_the_same(numerics, sparse, supported):
         chains, drawn_from, law, generator = rounds(sparse, supported, EXTENTS, seed)
         coins = sixteenths((len(EXTENTS), 4), generator) * 1.5
         if seed == 2:
-            law.p[3, 5], drawn_from.q[5, 9] = torch.nan, torch.nan
+            law.p[3, 5], drawn_from.q[0, 15] = torch.nan, torch.nan  # of a candidate that few supports hold
         same = (chains, drawn_from, law, coins, numerics)
         expected = plainly.accepted_count(*same)
         assert torch.equal(kernel.accepted_count(*same), expected)
         for accepted in (expected, torch.zeros_like(expected), chains.counts):
             last = (chains, accepted, drawn_from, law, coins[:, 0].contiguous(), numerics)
-            assert torch.equal(kernel.terminal(*last), plainly.terminal(*last))
+            found = kernel.terminal(*last)
+            assert torch.equal(found, plainly.terminal(*last))
+            assert seed < 2 or accepted[0] > 0 or found[0] == -1
 
 
 @pytest.mark.parametrize("supported", [False, True])

@@ -1,7 +1,7 @@
 """The processed distribution in Triton, for profiles whose support is capped.
 
-Where it is every id, PyTorch's sort and sums stay: a row's filters then are bounds on all of its scores, which one
-program to a row would look for far longer than a few candidates take, and which leave next to nothing to fuse.
+Where it is every id, PyTorch's runs: to bound a whole row it orders the row's best ids first, and looks on the host
+whether they were enough, so that a CUDA graph cannot hold it.
 """
 
 from __future__ import annotations
