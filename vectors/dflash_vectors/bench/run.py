@@ -19,9 +19,6 @@ from dflash_vectors.bench.peer import Peer
 from dflash_vectors.bench.products import Bare
 from dflash_vectors.bench.timing import Party
 
-PARTS = ("step", "round", "prefill", "batch", "slope", "memory", "speedup")
-STAND_IN = "the engine lists no products of its own: `bare` are PyTorch products of the same shapes, not packed"
-
 Job = tuple[str, Callable[[], None]]
 """What is measured next, and what measures it and adds it to the report."""
 
@@ -70,15 +67,13 @@ def loaded(asked: Asked, pair: Pair, peer: bool) -> Party:
     longest = max(asked.contexts) + asked.room
     engine = ours.load(pair, kernels=asked.kernels, device=asked.device, chunk=asked.chunk, longest=longest)
     beside = Peer(pair, asked.device) if peer else None
-    return Party(pair, engine, beside, Bare.of(engine, pair), asked.clock, asked.device)
+    return Party(pair, engine, beside, Bare.of(engine), asked.clock, asked.device)
 
 
 def jobs(asked: Asked, pair: Pair, scratch: Path | None, report: Report) -> Iterator[Job]:
     """All that is measured of a pair. `scratch` is a folder for a second one, where the pair is planted."""
     if set(asked.parts) - {"memory"}:
         party = loaded(asked, pair, asked.peer and asked.wants("step", "round", "slope", "prefill"))
-        if not party.bare.own and STAND_IN not in report.remarks:
-            report.remarks.append(STAND_IN)
         yield from _timed(asked, party, report)
         del party
     if asked.wants("slope") and scratch is not None:

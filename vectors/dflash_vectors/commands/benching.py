@@ -103,6 +103,7 @@ def _pairs(options: argparse.Namespace, asked: Asked, scratch: Path) -> Iterator
 def _tell(made: Report, options: argparse.Namespace) -> int:
     if options.plot is not None:
         try:
+            options.plot.parent.mkdir(parents=True, exist_ok=True)
             options.plot.write_text(picture.svg(made), "utf-8")
         except OSError as error:
             complain(f"{options.plot}: cannot be written: {error.strerror}", PROGRAM)

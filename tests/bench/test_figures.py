@@ -1,0 +1,106 @@
+"""What is asked of the figures, the tables and the drawing, on figures that are made up."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from dflash_vectors.bench import picture, report
+from dflash_vectors.bench.figures import BARE, OURS, PEER, Figure, Level, Local, Memory, Report, Slope, Speedup
+from dflash_vectors.bench.slope import seen
+from dflash_vectors.style import Style
+
+MACHINE = {
+    "processor": "an <odd> & old one", "cores": 2, "threads": 1, "device": "cpu", "kernels": "torch", "load": 0.5,
+    "packages": {"torch": "2"}, "pairs": ["dflash: planted"],
+}  # fmt: skip
+
+
+def figure(what: str, context: int, seconds: dict[str, float], batch: int = 1) -> Figure:
+    return Figure(what, "dflash", context, batch, {party: [value] * 3 for party, value in seconds.items()})
+
+
+def speedup(cost: float = 2.5) -> Speedup:
+    levels = [Level("0", {0: 6}, [1.0] * 3, [cost] * 3), Level("mixed", {0: 2, 3: 1, 15: 1}, [1.0] * 3, [cost] * 3)]
+    return Speedup("dflash", 256, levels)
+
+
+def whole() -> Report:
+    figures = [figure(what, context, {PEER: 0.03, OURS: 0.012, BARE: 0.01}) for what in ("step", "round")
+               for context in (256, 6000)]  # fmt: skip
+    return Report(
+        MACHINE, [*figures, figure("prefill", 256, {PEER: 2e-4, OURS: 1e-4}), figure("round", 256, {OURS: 0.1}, 8)],
+        [Slope("round", "dflash", (256, 6000), {OURS: 0.004, PEER: 0.02}, 24_000_000, 10**9, 0.001, 0.003)],
+        [Local("dflash", 512, {640: [0.002] * 3, 6000: [0.0021] * 3})],
+        [Memory("dflash", 210 << 20, {"weights": 150 << 20, "cache": 50 << 20}, [(0, 9), (500, 11), (1000, 11)])],
+        [speedup()],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "context", "party", "most"),
+    [("step", 256, PEER, 0.55), ("step", 6000, PEER, 0.30), ("round", 256, PEER, 0.50), ("round", 6000, PEER, 0.35),
+     ("prefill", 2048, PEER, 0.9), ("round", 256, BARE, 1.3), ("step", 256, BARE, 1.3)],
+)  # fmt: skip
+def test_a_target_is_met_at_its_limit_and_missed_past_it(what: str, context: int, party: str, most: float) -> None:
+    for times, met in ((most, True), (most * 1.001, False)):
+        (found,) = figure(what, context, {OURS: times, party: 1.0}).targets()
+        assert (found.limit, found.met) == (most, met)
+
+
+def test_nothing_is_asked_of_other_contexts_or_of_another_pair() -> None:
+    assert figure("round", 2048, {OURS: 1.0, PEER: 1.0}).targets() == []
+    assert whole().targets()
+    assert Report(MACHINE, whole().figures, judged=False).targets() == []
+
+
+def test_growth_is_judged_by_the_slower_of_reading_and_computing() -> None:
+    made = Slope("round", "dflash", (256, 6000), {OURS: 0.004}, 1, 1, 0.001, 0.003)
+    (found,) = made.targets()
+    assert found.found == pytest.approx(4 / 3)
+    assert found.met
+    assert not Slope("round", "dflash", (256, 6000), {OURS: 0.004}, 1, 1, 0.001, 0.0019).targets()[0].met
+
+
+def test_a_local_layer_reads_its_window_at_most() -> None:
+    assert seen((512, 512, 0), 6000) == 512 + 512 + 6000
+    assert seen((512, 0), 100) == 200
+
+
+def test_memory_is_judged_by_its_peak_and_by_what_it_grows_after_the_first_rounds() -> None:
+    peak, growth = Memory("dflash", 111, {"weights": 100}, [(0, 0), (5, 10), (10, 10 + (2 << 20))]).targets()
+    assert (peak.found, peak.met) == (1.11, False)
+    assert (growth.found, growth.met) == (2.0, False)
+
+
+def test_break_even_is_where_the_tokens_of_a_round_are_worth_its_steps() -> None:
+    made = speedup(2.5)
+    assert (made.cost, made.break_even) == (2.5, 1.5)
+    assert made.model(made.break_even) == 1.0
+    assert [level.accepted for level in made.levels] == [0.0, 4.5]
+    assert made.levels[1].speedup.median == pytest.approx(5.5 / 2.5)
+
+
+def test_the_tables_say_what_was_measured_and_what_was_missed() -> None:
+    text = report.text(whole(), Style())
+    for part in ("12.00", "0.40 (0.40–0.40)", "100.00", "24.0 MB", "pays from 1.50 accepted", "MISSED", "met"):
+        assert part in text
+    assert "interrupted" not in text
+    assert "interrupted" in report.text(Report(MACHINE, interrupted=True), Style())
+
+
+def test_the_record_is_json() -> None:
+    told = json.loads(json.dumps(whole().record(), allow_nan=False))
+    assert told["format"] == "dflash-bench"
+    assert told["figures"][0]["ratios"]["peer"]["median"] == pytest.approx(0.4)
+    assert told["speedup"][0]["levels"][1]["counts"] == {"0": 2, "3": 1, "15": 1}
+
+
+@pytest.mark.parametrize("made", [whole(), Report(MACHINE)], ids=["whole", "empty"])
+def test_the_drawing_is_svg_whose_marks_lie_inside(made: Report) -> None:
+    root = ElementTree.fromstring(picture.svg(made))
+    width, height = float(root.get("width", 0)), float(root.get("height", 0))
+    circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+    assert bool(circles) == bool(made.figures)
+    for circle in circles:
+        assert 0 <= float(circle.get("cx", -1)) <= width
+        assert 0 <= float(circle.get("cy", -1)) <= height
