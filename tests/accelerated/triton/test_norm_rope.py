@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from dflash_accelerated.numerics import Numerics
@@ -12,7 +14,7 @@ from dflash_accelerated.ops.rope import tables
 EPS = 1e-6
 
 
-def near(numerics: Numerics) -> dict[str, float]:
+def near(numerics: Numerics) -> dict[str, Any]:
     """Steps of ACT at the size that heads have here, at most 8: one where only the end is rounded.
 
     Where every operation rounds, a norm that rounds the other way moves two products and a sum too: three steps.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from dflash_accelerated.numerics import Numerics
@@ -13,7 +15,7 @@ from torch import Tensor
 EPS = 1e-6
 
 
-def one_step(dtype: torch.dtype) -> dict[str, float]:
+def one_step(dtype: torch.dtype) -> dict[str, Any]:
     """A unit in the last place: the sums of squares differ in their order, which moves a rounding by one at most.
 
     In FP32 the sum's own error, some units, goes into the quotient.

@@ -14,7 +14,7 @@ FRACTIONS = (0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x3000, 0x7FFF, 0x8000, 0x8001
 """Between values of the narrow formats, on them, halfway, and to either side."""
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _through(x, short, wide, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     held = narrow(widen(tl.load(x + at, mask=at < n, other=0)), short.dtype.element_ty)
