@@ -107,6 +107,7 @@ class Engine:
             print(engine.generate(prompt_ids, max_new_tokens=200).tokens)
         """
         place = check_device(device)
+        _check_kind("profile", profile, str, "the name of a profile")
         pair = load_pair(
             check_folder("target", target), check_folder("draft", draft), load_profile(profile), draft_tokens,
             check_dtype(dtype), resolve_kernels(kernels, place), place, public_tokens, proposal_ids,

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 from dflash_spec.errors import RequestError
 
+from dflash_accelerated.arguments import shown
 from dflash_accelerated.numerics import Kernels
 
 Choice = Literal["auto", "torch", "native", "triton"]
@@ -22,8 +23,8 @@ def resolve_kernels(kernels: object, device: torch.device) -> Kernels:
     in its interpreter alone, which shows that a kernel is right and is slow. Raises RequestError for kernels that do
     not run there.
     """
-    if kernels not in get_args(Choice):
-        raise RequestError(f"kernels is {kernels!r}, expected one of {', '.join(get_args(Choice))}")
+    if not isinstance(kernels, str) or kernels not in get_args(Choice):
+        raise RequestError(f"kernels is {shown(kernels)}, expected one of {', '.join(get_args(Choice))}")
     if kernels == "torch":
         return "torch"
     fast: Kernels = "triton" if kernels == "triton" or (kernels == "auto" and device.type == "cuda") else "native"

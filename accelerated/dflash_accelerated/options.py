@@ -18,6 +18,7 @@ from dflash_accelerated.arguments import (
     check_integer,
     check_pieces,
     check_strings,
+    shown,
 )
 from dflash_accelerated.masks import Grammar
 from dflash_accelerated.requests import Observer, Pieces, Request
@@ -94,7 +95,7 @@ def read_request(
     drafts = limits.draft_tokens if draft_tokens is None else draft_tokens
     sampling = (temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty)
     if not isinstance(show_stop, bool | np.bool_):
-        raise RequestError(f"show_stop is {show_stop!r}, expected True or False")
+        raise RequestError(f"show_stop is {shown(show_stop)}, expected True or False")
     return Request(
         prompt=prompt,
         max_new_tokens=check_integer("max_new_tokens", max_new_tokens, 1, CONTEXT_LIMIT),

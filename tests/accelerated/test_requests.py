@@ -163,7 +163,7 @@ def test_the_revision_of_april_2026_has_no_filter_but_the_temperature() -> None:
         ({"device": "meta"}, RequestError, "device is 'meta', expected one that holds numbers"),
         ({"device": None}, RequestError, "device is None, expected the name of a device that is there"),
         ({"device": "cpu:x"}, RequestError, "device is 'cpu:x', expected the name of a device that is there"),
-        ({"profile": None}, SpecDataError, "profile None"),
+        ({"profile": None}, RequestError, "profile is NoneType, expected the name of a profile"),
         ({"max_batch": 0}, RequestError, "max_batch is 0, expected 1 to 8"),
         ({"max_batch": 9}, RequestError, "max_batch is 9, expected 1 to 8"),
         ({"profile": "ninfer", "draft_tokens": 3, "proposal_ids": []}, RequestError, "proposal_ids has 0 ids"),

@@ -1,0 +1,1 @@
+"""Commands for people: `main` of each module parses, calls and prints."""

@@ -1,0 +1,153 @@
+"""An engine is refused by name where its arguments, its kernels or its memory cannot be had."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from dflash_accelerated import Engine, Memory
+from dflash_accelerated.kernels import resolve_kernels
+from dflash_accelerated.numerics import Kernels
+from dflash_accelerated.options import Options
+from dflash_accelerated.planning import available, reserve
+from dflash_spec.errors import DFlashError, RequestError
+
+Load = Callable[..., Engine]
+CPU = torch.device("cpu")
+HUGE = 10**4300
+VALUES: list[Any] = [
+    None, True, -1, HUGE, -HUGE, math.nan, math.inf, "", "x\0", b"x", [], [None], {}, {1}, object(),
+    np.float64(math.nan),
+    np.int8(-1), np.array(3), np.array([[1]]), np.array(["a"]), torch.tensor(1.5), torch.tensor([[1]]), lambda: 1, 1j,
+    range(10**9, 10**9 + 2), Ellipsis, type,
+]  # fmt: skip
+
+
+class Adapter:
+    """A target or draft of which only memory is asked."""
+
+    def __init__(self, planned: int, held: dict[str, int], error: Exception | None = None) -> None:
+        self.planned, self.held, self.error = planned, held, error
+        self.asked: list[tuple[int, int]] = []
+
+    def planned_bytes(self, lanes: int, capacity: int) -> int:
+        return self.planned
+
+    def held_bytes(self) -> dict[str, int]:
+        return self.held
+
+    def reserve(self, lanes: int, capacity: int) -> None:
+        self.asked.append((lanes, capacity))
+        if self.error:
+            raise self.error
+
+
+@pytest.mark.parametrize("name", ["prompt_ids", "max_new_tokens", *Options.__annotations__])
+def test_no_value_of_a_request_ends_in_another_error(random_engine: Engine, name: str) -> None:
+    for value in VALUES:
+        arguments: dict[str, Any] = {"prompt_ids": [1, 2], "max_new_tokens": 2} | {name: value}
+        try:
+            random_engine.request(**arguments)
+        except RequestError as error:
+            assert name in str(error)  # noqa: PT017  # other errors end the test
+
+
+@pytest.mark.parametrize("name", [name for name in Engine.from_pretrained.__annotations__ if name != "return"])
+def test_no_value_of_a_start_ends_in_another_error(random_pair: Path, name: str) -> None:
+    folders: dict[str, Any] = {"target": random_pair / "target", "draft": random_pair / "draft", "draft_tokens": 3}
+    for value in VALUES:
+        try:
+            Engine.from_pretrained(**folders | {name: value})
+        except DFlashError as error:
+            assert str(error)  # noqa: PT017  # other errors end the test
+
+
+@pytest.mark.parametrize("value", [None, 5, "requests", {}, {1}, b"x"], ids=repr)
+def test_a_batch_of_no_requests_is_named(random_engine: Engine, value: Any) -> None:
+    with pytest.raises(RequestError, match=r"requests? is \w+, expected"):
+        random_engine.generate_batch(value)
+
+
+def test_what_is_no_adapter_is_named(random_engine: Engine) -> None:
+    target, draft, numerics = random_engine.target, random_engine.draft, random_engine.numerics
+    bad: list[tuple[tuple[Any, Any, Any], str]] = [
+        ((None, draft, numerics), "target is NoneType, expected vocabulary, device, open and forward"),
+        ((draft, draft, numerics), r"target is DFlashDraft, expected vocabulary"),
+        ((target, target, numerics), "draft is Qwen3Target, expected taps, open, append and propose"),
+        ((target, draft, "zlab"), "numerics is str, expected what Numerics.of gives"),
+    ]
+    for adapters, message in bad:
+        with pytest.raises(RequestError, match=message):
+            Engine(*adapters, draft_tokens=3, max_context=20)
+
+
+def test_buffers_that_do_not_fit_are_refused_before_any_is_made() -> None:
+    adapters = [Adapter(2**60, {}), Adapter(2**60 + 5, {})]
+    with pytest.raises(RequestError) as error:
+        reserve(adapters, 8, 4097, CPU)
+    told = str(error.value)
+    assert told.startswith(
+        "buffers of 8 sequences of 4097 rows take 2305843009213693957 bytes (2147483648.0 GiB), expec"
+    )
+    assert told.endswith("on cpu: lower max_context or max_batch, or take a smaller dtype")
+    assert [each.asked for each in adapters] == [[], []]
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("can't allocate memory: you tried to allocate 99 bytes.\nC++ frames"),
+              OverflowError("too large"), torch.OutOfMemoryError("CUDA out of memory")], ids=repr,
+)  # fmt: skip
+def test_a_reservation_that_fails_says_what_lowers_it(error: Exception) -> None:
+    with pytest.raises(
+        RequestError, match=r"buffers of 2 sequences of 9 rows .*lower max_context or max_batch"
+    ) as seen:
+        reserve([Adapter(10, {}), Adapter(10, {}, error)], 2, 9, CPU)
+    assert (str(error).splitlines() or ["MemoryError"])[0] in str(seen.value)
+    assert "C++" not in str(seen.value)
+
+
+def test_a_fitting_reservation_is_made_and_counted(random_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapters = [Adapter(10, {"weights": 7, "cache": 10}), Adapter(3, {"cache": 4, "workspace": 2 * 2**20})]
+    reserve([*adapters, object()], 2, 9, CPU)
+    assert [each.asked for each in adapters] == [[(2, 9)], [(2, 9)]]
+    monkeypatch.setattr(random_engine, "target", adapters[0])
+    monkeypatch.setattr(random_engine, "draft", adapters[1])
+    assert random_engine.memory() == Memory(7, 14, 2 * 2**20)
+    assert str(random_engine.memory()) == "weights 7 bytes + cache 14 bytes + workspace 2.0 MiB = 2.0 MiB"
+    free = available(CPU)
+    assert free is None or free > 2**20
+
+
+def test_kernels_are_those_that_run_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert resolve_kernels("torch", CPU) == "torch"
+    assert resolve_kernels("auto", CPU) in get_args(Kernels)
+    with pytest.raises(RequestError, match=r"kernels is 'triton' on device cpu, expected a CUDA device, or TRITON_INT"):
+        resolve_kernels("triton", CPU)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert resolve_kernels("triton", CPU) == "triton"
+    assert resolve_kernels("auto", CPU) != "triton"
+    cuda = torch.device("cuda")
+    assert resolve_kernels("auto", cuda) == "triton"
+    with pytest.raises(RequestError, match="kernels is 'native' on device cuda, expected device cpu"):
+        resolve_kernels("native", cuda)
+
+
+def test_the_numerics_say_which_kernels_run_and_a_dtype_goes_by_its_name(random_pair: Path, load: Load) -> None:
+    for name in ("bfloat16", "BF16", torch.bfloat16):
+        engine = load(random_pair, draft_tokens=3, dtype=name, kernels="torch", prefill_chunk=5)
+        assert (engine.numerics.act, engine.numerics.kernels) == (torch.bfloat16, "torch")
+        assert engine.request([1], 1).prefill_chunk == 5
+        assert engine.request([1], 1, prefill_chunk=4).prefill_chunk == 4
+    assert load(random_pair, draft_tokens=3).numerics.kernels == resolve_kernels("auto", CPU)
+
+
+def test_folders_that_are_none_are_named(random_pair: Path) -> None:
+    for bad in (None, 5, "", "a\0b", b"x"):
+        with pytest.raises(RequestError, match=r"draft is .*, expected a folder with config\.json"):
+            Engine.from_pretrained(random_pair / "target", bad)  # type: ignore[arg-type]  # that is the point
