@@ -47,8 +47,6 @@ def _without_native(device: torch.device) -> str:
     """What native kernels want and do not find, if there is such a thing."""
     if device.type != "cpu":
         return "device cpu: native kernels are C code"
-    try:
-        from dflash_accelerated.native import available  # type: ignore[attr-defined, unused-ignore]
-    except ImportError:
-        return "native kernels, which this installation lacks"
+    from dflash_accelerated.native import available  # it compiles the kernels
+
     return "" if available() else "a C compiler, which was not found"
