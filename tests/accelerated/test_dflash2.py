@@ -15,7 +15,8 @@ import torch
 from dflash_accelerated import Engine, Numerics, RoundTrace
 from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.dflash2 import DFlash2Draft
-from dflash_accelerated.ops import acceptance, filters, head, selector
+from dflash_accelerated.ops import acceptance, filters, head, materialize, selector
+from dflash_accelerated.ops.attention import Spans
 from dflash_accelerated.ops.random import keys, uniforms
 from dflash_accelerated.protocols import ContextRows
 from dflash_accelerated.rings import Rings, lane_bytes
@@ -39,7 +40,10 @@ PROMPT = [9, 31, 2, 50, 50, 7, 12]
 
 def test_dflash2_is_dflash_except_in_these_functions() -> None:
     own = {name for name, member in vars(DFlash2Draft).items() if callable(member)}
-    assert own == {"__init__", "open", "reserve", "_columns", "_materialize", "_layer", "_choose", "_uniforms"}
+    accounts = {"held_bytes", "products"}
+    assert own - accounts == {
+        "__init__", "open", "reserve", "_columns", "_materialize", "_held", "_layer", "_choose", "_uniforms"
+    }  # fmt: skip
     assert own - vars(DFlashDraft).keys() == {"_uniforms"}
 
 
@@ -189,7 +193,7 @@ def test_rings_hold_the_last_rows_however_they_came(
     features = torch.randn(29, 72, generator=generator).to(engine.numerics.act)
     other, state, whole = draft.open(60), draft.open(60), draft.open(60)
     draft.append([ContextRows(other, features[:3])])
-    before = draft.rings.keys[other.lane].view(torch.uint8).clone()
+    before = draft.rings.store.keys[other.lane].view(torch.uint8).clone()
     for rows in torch.split(features, list(chunks)):
         draft.append([ContextRows(state, rows)])
     for row in features:
@@ -203,7 +207,7 @@ def test_rings_hold_the_last_rows_however_they_came(
         assert sorted(made.positions.tolist()) == list(range(24 if window else 0, 29))
         for one, two in zip(made.rows, expected.rows, strict=True):
             assert float((one.float() - two.float()).abs().max()) <= limit
-    assert torch.equal(draft.rings.keys[other.lane].view(torch.uint8), before)
+    assert torch.equal(draft.rings.store.keys[other.lane].view(torch.uint8), before)
 
 
 def test_lanes_are_used_again_and_more_lanes_move_no_row() -> None:
@@ -211,7 +215,7 @@ def test_lanes_are_used_again_and_more_lanes_move_no_row() -> None:
     rings = Rings.empty(2, 3, 1, 4, numerics, CPU, lanes=1)
     first = rings.lanes.take()
     rows = torch.arange(24, dtype=torch.float32).view(3, 2, 1, 4).to(torch.bfloat16)
-    rings.write(torch.full((3,), first), torch.tensor([4, 5, 6]), rows, rows.to(torch.float16))
+    materialize.write(rings.store, Spans([first], [4], [3], CPU), rows, rows.to(torch.float16))
     with pytest.raises(RequestError, match="1 sequences are open, expected fewer: no lane is free"):
         rings.lanes.take()
     rings.reserve(3)
@@ -229,16 +233,16 @@ def test_a_lane_takes_the_bytes_that_are_planned_for_it() -> None:
     numerics = Numerics.of(load_profile("ninfer"))
     assert lane_bytes(5, 8, 128, 2048, numerics) == 41_943_040
     rings = Rings.empty(3, 7, 2, 6, numerics, CPU, lanes=1)
-    assert rings.keys.nbytes + rings.values.nbytes == lane_bytes(3, 2, 6, 7, numerics)
+    assert rings.held_bytes == lane_bytes(3, 2, 6, 7, numerics)
 
 
 def test_a_closed_sequence_leaves_nothing_to_the_next_one_in_its_lane(random_pair2: Path, load: Load) -> None:
     engine = load(random_pair2, draft_tokens=4)
     assert isinstance(engine.draft, DFlash2Draft)
     clean = engine.generate(PROMPT, 30, stop_ids=[])
-    assert engine.draft.rings.lanes.free == len(engine.draft.rings.keys) == engine.max_batch
-    engine.draft.rings.keys.fill_(torch.nan)
-    engine.draft.rings.values.fill_(torch.nan)
+    assert engine.draft.rings.lanes.free == len(engine.draft.rings.store.keys) == engine.max_batch
+    engine.draft.rings.store.keys.fill_(torch.nan)
+    engine.draft.rings.store.values.fill_(torch.nan)
     assert engine.generate(PROMPT, 30, stop_ids=[]) == clean
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 from dflash_accelerated import Engine, Numerics
-from dflash_accelerated.memory import KvCache
+from dflash_accelerated.memory import KvCache, KvPool
 from dflash_accelerated.ops import attention
 from dflash_accelerated.protocols import Block, ContextRows, Segment
 from dflash_accelerated.requests import StageLog
@@ -58,32 +58,61 @@ def test_nan_past_the_live_length_changes_nothing(
 
 def test_a_rollback_is_a_length_and_what_was_cut_can_be_written_again() -> None:
     numerics = Numerics.of(load_profile("zlab"))
-    cache = KvCache(1, 2, 4, 9, numerics, CPU)
+    cache = KvPool(1, 2, 4, numerics, CPU).open(9)
     rows = torch.arange(40, dtype=torch.float32).view(5, 2, 4)
     cache.write(0, 0, rows, -rows)
     cache.advance(5)
     cache.rollback(2)
     cache.write(0, 2, rows[:1] + 100, rows[:1])
     cache.advance(1)
-    key, value = cache.read(0, 0, cache.length)
+    key, value = cache.context(0, 0).rows
     assert torch.equal(key.transpose(0, 1), torch.cat((rows[:2], rows[:1] + 100)))
     assert torch.equal(value.transpose(0, 1), torch.cat((-rows[:2], rows[:1])))
 
 
 def test_rows_that_do_not_fit_and_rollbacks_that_lengthen_are_named() -> None:
-    cache = KvCache(1, 1, 2, 4, Numerics.of(load_profile("zlab")), CPU)
+    cache = KvPool(1, 1, 2, Numerics.of(load_profile("zlab")), CPU).open(4)
+    cache.advance(3)
     with pytest.raises(RequestError, match="rows 3 to 5 of a sequence, expected at most 4 rows"):
-        cache.write(0, 3, torch.zeros(3, 1, 2), torch.zeros(3, 1, 2))
-    with pytest.raises(RequestError, match="rollback to 1 rows, expected 0 to 0"):
-        cache.rollback(1)
+        cache.check_room(3)
+    with pytest.raises(RequestError, match="rollback to 4 rows, expected 0 to 3"):
+        cache.rollback(4)
 
 
-def test_a_closed_cache_holds_nothing() -> None:
-    cache = KvCache(2, 1, 2, 300, Numerics.of(load_profile("ninfer")), CPU)
+def test_a_closed_cache_leaves_its_lane_to_the_next_one() -> None:
+    pool = KvPool(2, 1, 2, Numerics.of(load_profile("ninfer")), CPU)
+    cache = pool.open(300)
     assert cache.values.dtype == torch.float16
+    where = cache.keys.data_ptr()
     cache.close()
-    assert cache.keys.untyped_storage().nbytes() == 0
-    assert cache.values.untyped_storage().nbytes() == 0
+    assert (cache.capacity, cache.length) == (0, 0)
+    assert pool.open(300).keys.data_ptr() == where
+
+
+def test_a_pool_that_is_not_reserved_grows_and_keeps_what_it_holds() -> None:
+    pool = KvPool(2, 1, 2, Numerics.of(load_profile("zlab")), CPU, tail=3)
+    first = pool.open(4)
+    rows = torch.arange(8, dtype=torch.float32).view(4, 1, 2)
+    first.write(1, 0, rows, -rows)
+    first.advance(4)
+    second = pool.open(9)
+    assert (first.lane, second.lane, pool.capacity) == (0, 1, 9)
+    assert torch.equal(first.context(1, 0).rows.key[0], rows[:, 0])
+    assert pool.store.keys.shape == (2, 2, 1, 12, 2)
+
+
+def test_a_pool_that_is_reserved_never_moves_and_says_what_it_lacks() -> None:
+    pool = KvPool(1, 1, 2, Numerics.of(load_profile("zlab")), CPU)
+    pool.reserve(2, 5)
+    where, held = pool.store.keys.data_ptr(), [pool.open(5), pool.open(3)]
+    with pytest.raises(RequestError, match="2 sequences are open, expected fewer"):
+        pool.open(1)
+    held.pop().close()
+    with pytest.raises(RequestError, match="a sequence of 6 rows, expected at most 5"):
+        pool.open(6)
+    with pytest.raises(RequestError, match="1 sequences are open, expected none to reserve for"):
+        pool.reserve(4, 5)
+    assert pool.store.keys.data_ptr() == where
 
 
 def test_a_stream_gives_its_buffers_back_when_it_ends_or_is_closed(
@@ -106,10 +135,10 @@ def test_hidden_rows_of_huge_values_have_no_weight() -> None:
     queries, keys, values = (torch.randn(shape, generator=generator) for shape in ((3, 6, 4), (2, 11, 4), (2, 11, 4)))
     positions = torch.arange(11)
     visible = attention.visibility(positions[8:], positions, window=4, causal=True)
-    clean = attention.attend(queries, [attention.Rows(keys, values)], visible, numerics)
+    clean = attention.attend_rows(queries, [attention.Rows(keys, values)], visible, numerics)
     huge = torch.finfo(torch.float32).max
     keys[:, :5], values[:, :5] = huge, -huge
-    assert torch.equal(attention.attend(queries, [attention.Rows(keys, values)], visible, numerics), clean)
+    assert torch.equal(attention.attend_rows(queries, [attention.Rows(keys, values)], visible, numerics), clean)
 
 
 @pytest.mark.parametrize(("distance", "seen"), [(4, True), (5, False)])
@@ -147,9 +176,9 @@ def test_parts_and_strips_of_an_attention_do_not_show(monkeypatch: pytest.Monkey
     generator = torch.Generator().manual_seed(6)
     queries, keys, values = (torch.randn(shape, generator=generator) for shape in ((7, 6, 4), (2, 13, 4), (2, 13, 4)))
     visible = attention.visibility(torch.arange(6, 13), torch.arange(13), window=0, causal=True)
-    whole = attention.attend(queries, [attention.Rows(keys, values)], visible, numerics)
+    whole = attention.attend_rows(queries, [attention.Rows(keys, values)], visible, numerics)
     parts = [attention.Rows(keys[:, :9], values[:, :9]), attention.Rows(keys[:, 9:], values[:, 9:])]
     monkeypatch.setattr("dflash_accelerated.ops.attention.torch.SCORES", 2 * 6 * 13)
-    strips = attention.attend(queries, parts, visible, numerics)
+    strips = attention.attend_rows(queries, parts, visible, numerics)
     # An FP32 sum of 13 products of magnitude at most 4 in another order moves by at most 13 roundings of 2^-24 each.
     assert float((strips - whole).abs().max()) <= 13 * 4 * 2.0**-24

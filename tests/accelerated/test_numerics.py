@@ -10,7 +10,8 @@ import pytest
 import torch
 from dflash_accelerated import Numerics
 from dflash_accelerated.layers import LayerWeights
-from dflash_accelerated.ops import context_kv, mlp, rms_norm, rope, rounding
+from dflash_accelerated.ops import materialize, mlp, rms_norm, rope, rounding
+from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.random import keys, uniforms
 from dflash_spec.errors import RequestError
 from dflash_spec.registry import load_profile
@@ -71,9 +72,9 @@ def test_context_values_are_rounded_twice_in_ninfer() -> None:
     """65536 - 17 = 65519 is 65504 in FP16 but 65536 in BF16, which FP16 has as infinity."""
     numerics = Numerics.of(NINFER)
     c, v_proj = torch.ones(1, 2), torch.tensor([[65536.0, -17.0], [1.0, 2.0**-10]])
-    made = context_kv.values(numerics.activation(c), numerics.weight(v_proj), 1, numerics)
-    assert made.raw.flatten().tolist() == [65536.0, 1.0]
-    assert made.value.flatten().tolist() == [torch.inf, 1.0]
+    raw = Product([numerics.weight(v_proj)], numerics)(numerics.activation(c))
+    assert numerics.activation(raw).flatten().tolist() == [65536.0, 1.0]
+    assert materialize.values(raw, numerics).flatten().tolist() == [torch.inf, 1.0]
 
 
 @pytest.mark.parametrize(("profile", "table"), [("ninfer", "ideal"), ("zlab", "fp32")])
@@ -113,12 +114,13 @@ def test_gate_and_up_are_not_rounded_before_their_product_in_ninfer() -> None:
     weights = {name: torch.randn(shape, generator=generator) for name, shape in {
         "gate_proj": (21, 10), "up_proj": (21, 10), "down_proj": (10, 21), "post_norm": (10,)
     }.items()}  # fmt: skip
-    layer = LayerWeights(
-        **(dict.fromkeys(LayerWeights._fields, torch.empty(0)) | {k: numerics.weight(v) for k, v in weights.items()})
-    )
+    held = {name: numerics.weight(weight) for name, weight in weights.items()}
+    none = Product([torch.empty(0, 0)], numerics)
+    products = [Product([held[name] for name in names], numerics) for names in (("gate_proj", "up_proj"), ("down_proj",))]
+    layer = LayerWeights(torch.empty(0), none, torch.empty(0), none, held["post_norm"], *products)
     made = mlp.mlp(numerics.activation(torch.randn(5, 10, generator=generator)), layer, 1e-6, numerics)
     m = made.m.double()
-    gate, up = m @ layer.gate_proj.double().T, m @ layer.up_proj.double().T
+    gate, up = m @ held["gate_proj"].double().T, m @ held["up_proj"].double().T
     ideal = rounding.narrow(gate * torch.sigmoid(gate) * up, torch.bfloat16)
     # One rounding: a few products that lie within FP32 error of a midpoint may fall on its other side, no more.
     assert int((made.product != ideal).sum()) <= 1

@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
     accepted: Tensor
 
 
-@dispatched()
+@dispatched("triton")
 def greedy(chains: Chains, target: Tensor, numerics: Numerics) -> Verdict:
     """Proposals against the target's own tokens I64 [R]: the longest equal prefix, then the target's token.
 
@@ -42,7 +42,7 @@ def greedy(chains: Chains, target: Tensor, numerics: Numerics) -> Verdict:
     return licensed(chains, accepted, target[chains.first + accepted])
 
 
-@dispatched()
+@dispatched("triton")
 def accepted_count(
     chains: Chains, drawn_from: SparseLaw, law: Distribution, coins: Tensor, numerics: Numerics
 ) -> Tensor:
@@ -63,7 +63,7 @@ def accepted_count(
     return _prefix(chains, passed)
 
 
-@dispatched()
+@dispatched("triton")
 def terminal(
     chains: Chains, accepted: Tensor, drawn_from: SparseLaw, law: Distribution, coins: Tensor, numerics: Numerics
 ) -> Tensor:

@@ -44,7 +44,7 @@ def visibility(queries: Tensor, keys: Tensor, window: int, causal: bool) -> Tens
     return seen & (behind.abs() < window) if window else seen
 
 
-@dispatched("native")
+@dispatched("native", "triton")
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, store: Store, layer: int, spans: Spans, window: int, causal: bool,
     keep: bool, numerics: Numerics,

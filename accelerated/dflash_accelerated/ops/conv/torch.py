@@ -58,7 +58,7 @@ def finish(
     return convolve(weight(branch), base[OUTPUT], finish_delta.to(base.dtype), slot, residual, numerics)
 
 
-@dispatched("native")
+@dispatched("native", "triton")
 def convolve(
     z: Tensor, base: Tensor, delta: Tensor, slot: Tensor, residual: Tensor | None, numerics: Numerics
 ) -> Tensor:

@@ -38,7 +38,7 @@ class Filtered(NamedTuple):
     kept: Tensor
 
 
-@dispatched()
+@dispatched("triton")
 def distribution(scores: Tensor, rows: SettingRows, numerics: Numerics) -> Distribution:
     """softmax(score / T) of what a row's filters leave: scores FP32 [N, V].
 

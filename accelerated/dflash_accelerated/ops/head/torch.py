@@ -53,7 +53,7 @@ class Best(NamedTuple):
     id: Tensor
 
 
-@dispatched("native")
+@dispatched("native", "triton")
 def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
     """The best of the first `public` logits [P, V] of each row. +0 and -0 are equal.
 
@@ -77,7 +77,7 @@ class Candidates(NamedTuple):
     unary: Tensor
 
 
-@dispatched()
+@dispatched("triton")
 def top(
     hidden: Tensor, head: Product, global_ids: Tensor, multiplier: float, softcap: float, count: int,
     numerics: Numerics,

@@ -63,7 +63,7 @@ def values(raw: Tensor, numerics: Numerics) -> Tensor:
     return numerics.stored_value(numerics.activation(raw))
 
 
-@dispatched("native")
+@dispatched("native", "triton")
 def store(
     raw_keys: Tensor, raw_values: Tensor, norms: Tensor, turn: Tables, eps: float, staged: bool, held: Store,
     spans: Spans, numerics: Numerics,

@@ -52,7 +52,7 @@ def swiglu(m: Tensor, gate_up: Product, numerics: Numerics) -> Tensor:
     return gated(gate_up(m), numerics)
 
 
-@dispatched("native")
+@dispatched("native", "triton")
 def gated(gate_up: Tensor, numerics: Numerics) -> Tensor:
     """SiLU(gate) · up of rows [R, 2 I] in the compute dtype: ACT [R, I].
 

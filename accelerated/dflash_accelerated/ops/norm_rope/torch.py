@@ -10,7 +10,7 @@ from dflash_accelerated.ops.rms_norm import normed, rms_norm
 from dflash_accelerated.ops.rope import Tables, rotate, turned
 
 
-@dispatched("native")
+@dispatched("native", "triton")
 def norm_rope(raw: Tensor, norm: Tensor, turn: Tables, eps: float, staged: bool, numerics: Numerics) -> Tensor:
     """Heads raw [R, N, D] after their norm, turned to the R positions of `turn`: ACT [R, N, D].
 

@@ -9,7 +9,7 @@ from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.dispatch import dispatched
 
 
-@dispatched("native")
+@dispatched("native", "triton")
 def rms_norm(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
     """weight · x / sqrt(mean(x²) + eps), the mean over the last axis: x [..., n], weight [n], result ACT [..., n].
 
@@ -19,7 +19,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tenso
     return numerics.activation(normed(x, weight, eps, numerics))
 
 
-@dispatched("native")
+@dispatched("native", "triton")
 def normed(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
     """The same, not rounded to `act`: in the weight's dtype. `weight` [..., n] may differ along other axes too.
 
