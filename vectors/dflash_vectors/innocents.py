@@ -177,30 +177,34 @@ def _online_softmax(block: int) -> Callable[[Function], Function]:
     def attention(q: Array, keys: Array, values: Array, visible: Array, profile: Profile) -> Array:
         rows, heads, size = q.shape
         result = np.zeros((rows, heads, size), F32)
-        for row in range(rows):
-            near, far = keys[visible[row]].astype(F32), values[visible[row]].astype(F32)
-            for head in range(heads):
-                kv = layer.kv_head(head, heads, keys.shape[1])
-                result[row, head] = _walk(q[row, head].astype(F32), near[:, kv], far[:, kv], block)
+        served = [layer.kv_head(head, heads, keys.shape[1]) for head in range(heads)]
+        counts = visible.sum(axis=1)
+        for count in np.unique(counts):  # rows that see equally many keys walk together
+            chosen = np.flatnonzero(counts == count)
+            seen = np.nonzero(visible[chosen])[1].reshape(len(chosen), count)
+            near, far = (np.swapaxes(held.astype(F32)[seen][:, :, served], 1, 2) for held in (keys, values))
+            result[chosen] = _walk(q[chosen].astype(F32), near, far, block)
         return layer.represent(result.reshape(rows, -1).astype(np.float64), profile)
 
     return lambda true: attention
 
 
 def _walk(q: Array, keys: Array, values: Array, block: int) -> Array:
-    scale = F32(1) / np.sqrt(F32(len(q)))
-    top: Array = np.array(-np.inf, F32)
-    total: Array = np.array(0, F32)
-    weighted = np.zeros(values.shape[1], F32)
-    for at in range(0, len(keys), block):
-        score = _tree((q * scale) * keys[at : at + block])
-        highest: Array = np.maximum(top, score.max())
-        kept = _exp32(np.asarray(top - highest))
-        weights = _exp32(score - highest)
+    """q [..., D] over keys and values [..., N, D]."""
+    scale = F32(1) / np.sqrt(F32(q.shape[-1]))
+    top: Array = np.full(q.shape[:-1], -np.inf, F32)
+    total: Array = np.zeros(q.shape[:-1], F32)
+    weighted = np.zeros(q.shape, F32)
+    for at in range(0, keys.shape[-2], block):
+        score = _tree((q * scale)[..., None, :] * keys[..., at : at + block, :])
+        highest: Array = np.maximum(top, score.max(axis=-1))
+        kept = _exp32(top - highest)
+        weights = _exp32(score - highest[..., None])
         total = total * kept + _in_order(weights)
-        weighted = weighted * kept + _in_order((weights[:, None] * values[at : at + block]).T)
+        products = weights[..., None] * values[..., at : at + block, :]
+        weighted = weighted * kept[..., None] + _in_order(np.swapaxes(products, -1, -2))
         top = highest
-    return weighted / total
+    return weighted / total[..., None]
 
 
 def _exp32(x: Array) -> Array:
