@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from dflash_accelerated.ops import acceptance, filters, head, penalties
 from dflash_accelerated.ops.acceptance import Chains, Verdict
 from dflash_accelerated.ops.rows import joined
 from dflash_accelerated.protocols import Proposal
-from dflash_accelerated.settings import Sampling, SettingRows
+from dflash_accelerated.settings import Sampling, SettingRows, is_greedy
 
 
 class Turn(NamedTuple):
@@ -57,30 +57,47 @@ def decide(
     src/ops/kernel/speculative_round.cuh; vllm-project/vllm pull 50183.
     """
     device = turns[0].logits.device
-    chains = Chains.of([turn.proposal.tokens for turn in turns])
     lengths = [len(turn.logits) for turn in turns]
+    places = [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
     rows = SettingRows.of([turn.sampling for turn in turns], lengths, numerics.profile, device)
     logits = joined([turn.logits for turn in turns])
-    places = [range(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
-    mask, penalised = _mask(turns, places, device), _penalties(turns, places, chains, counts, device)
+    mask, penalised = _mask(turns, places, device), _penalties(turns, places, counts, device)
     if mask is None and penalised is None and not rows.some_sampled:
-        best = head.best(logits, public, numerics)  # the logits themselves: nothing is widened, or read twice
-        refused = ~torch.isfinite(best.score)
-        return _read(chains, acceptance.greedy(chains, best.id.where(~refused, -1), numerics), refused)
+        return _greedy(turns, places, head.best(logits, public, numerics))  # not widened, and read once
     adjusted = penalties.adjust(logits, public, mask, penalised)
-    verdict = acceptance.greedy(chains, choose(adjusted, numerics), numerics) if rows.some_greedy else None
-    if rows.some_sampled:
-        law = filters.distribution(adjusted.scores, rows, numerics)
-        law = law._replace(p=law.p.masked_fill(adjusted.refused[:, None], torch.nan))
-        drawn = judge(chains, _laws(turns, chains, public), law, toss(), numerics)
-        verdict = drawn if verdict is None else _either(rows.greedy[chains.first], verdict, drawn)
-    return _read(chains, cast(Verdict, verdict), adjusted.refused)
+    if not rows.some_sampled:
+        return _greedy(turns, places, head.best(adjusted.scores, public, numerics), adjusted.refused)
+    chains = Chains.of([turn.proposal.tokens for turn in turns])
+    law = filters.distribution(adjusted.scores, rows, numerics)
+    law = law._replace(p=law.p.masked_fill(adjusted.refused[:, None], torch.nan))
+    drawn = _read(chains, judge(chains, _laws(turns, chains, public), law, toss(), numerics), adjusted.refused)
+    if not rows.some_greedy:
+        return drawn
+    greedy = _greedy(turns, places, head.best(adjusted.scores, public, numerics), adjusted.refused)
+    return [
+        one if is_greedy(turn.sampling.temperature, numerics.profile) else other
+        for turn, one, other in zip(turns, greedy, drawn, strict=True)
+    ]
 
 
-def choose(adjusted: penalties.Adjusted, numerics: Numerics) -> Tensor:
-    """The argmax I64 [N] of adjusted rows, the lowest id on ties; -1 where a row is refused."""
-    scores, refused = adjusted
-    return head.best(scores, scores.shape[1], numerics).id.where(~refused, -1)
+def choose(adjusted: penalties.Adjusted, numerics: Numerics) -> list[int]:
+    """The argmaxes of adjusted rows, the lowest id on ties; -1 where a row is refused."""
+    return _decided(head.best(adjusted.scores, adjusted.scores.shape[1], numerics), adjusted.refused)
+
+
+def _decided(best: head.Best, refused: Tensor | None) -> list[int]:
+    """The rows' tokens on the host, -1 where none is decided."""
+    no_number = ~torch.isfinite(best.score)
+    return best.id.masked_fill(no_number if refused is None else no_number | refused, -1).tolist()
+
+
+def _greedy(
+    turns: Sequence[Turn], places: Sequence[slice], best: head.Best, refused: Tensor | None = None
+) -> list[Decision]:
+    """Each turn's decision at temperature 0, from the best of each row."""
+    tokens = _decided(best, refused)
+    made = [acceptance.matched(turn.proposal.tokens.tolist(), tokens[own]) for turn, own in zip(turns, places, strict=True)]
+    return [Decision(licensed, licensed[-1] < 0) for licensed in made]
 
 
 def judge(
@@ -94,25 +111,25 @@ def judge(
     return acceptance.licensed(chains, accepted, last)
 
 
-def _mask(turns: Sequence[Turn], places: Sequence[range], device: torch.device) -> penalties.Mask | None:
+def _mask(turns: Sequence[Turn], places: Sequence[slice], device: torch.device) -> penalties.Mask | None:
     masked = [(own, turn.allowed) for own, turn in zip(places, turns, strict=True) if turn.allowed is not None]
     if not masked:
         return None
-    rows = [row for own, _ in masked for row in own]
+    rows = [row for own, _ in masked for row in range(own.start, own.stop)]
     return penalties.Mask(torch.tensor(rows, device=device), torch.cat([allowed for _, allowed in masked]))
 
 
 def _penalties(
-    turns: Sequence[Turn], places: Sequence[range], chains: Chains, counts: TokenCounts, device: torch.device
+    turns: Sequence[Turn], places: Sequence[slice], counts: TokenCounts, device: torch.device
 ) -> penalties.Penalties | None:
     held = [
         (row, turn.lane, turn.sampling.presence, turn.sampling.frequency)
-        for own, turn in zip(places, turns, strict=True) if turn.lane is not None for row in own
+        for own, turn in zip(places, turns, strict=True) if turn.lane is not None for row in range(own.start, own.stop)
     ]  # fmt: skip
     if not held:
         return None
     rows, lanes, presence, frequency = zip(*held, strict=True)
-    at = torch.tensor(rows, device=device)
+    at, chains = torch.tensor(rows, device=device), Chains.of([turn.proposal.tokens for turn in turns])
     overlay = penalties.overlay(chains.proposals, chains.owner[at], chains.column[at])
     weights = (torch.tensor(part, dtype=torch.float32, device=device) for part in (presence, frequency))
     return penalties.Penalties(at, counts.rows(lanes), overlay, *weights)
@@ -123,12 +140,6 @@ def _laws(turns: Sequence[Turn], chains: Chains, public: int) -> acceptance.Spar
         turn.proposal.law or acceptance.one_hot(turn.proposal.tokens) for turn in turns if len(turn.proposal.tokens)
     ]
     return acceptance.joined(laws, public) if laws else acceptance.one_hot(chains.tokens)
-
-
-def _either(greedy: Tensor, one: Verdict, other: Verdict) -> Verdict:
-    return Verdict(
-        torch.where(greedy[:, None], one.licensed, other.licensed), torch.where(greedy, one.accepted, other.accepted)
-    )
 
 
 def _read(chains: Chains, verdict: Verdict, refused: Tensor) -> list[Decision]:

@@ -93,7 +93,7 @@ def _choose(call: Call) -> Answer:
     greedy = is_greedy(call.number("temperature"), call.numerics.profile)
     refuse(adjusted.refused.any(), "a row of adjusted logits")
     tokens = decisions.choose(adjusted, call.numerics)
-    return {"greedy": int(greedy), "tokens": tokens if greedy else torch.full_like(tokens, -1)}
+    return {"greedy": int(greedy), "tokens": tokens if greedy else [-1] * len(tokens)}
 
 
 def _filter(call: Call) -> Answer:

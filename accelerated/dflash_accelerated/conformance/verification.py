@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dflash_accelerated import coins, decisions, rounds
 from dflash_accelerated.conformance.call import Answer, Call, refuse
+from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import acceptance, filters, sampling
 from dflash_accelerated.ops.acceptance import Chains, SparseLaw, Verdict
 
@@ -25,13 +26,18 @@ def _answer(verdict: Verdict) -> Answer:
 
 
 def _greedy(call: Call) -> Answer:
-    return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), call.ids("target"), call.numerics))
+    return _matched(call.integers("proposals"), call.integers("target"))
 
 
 def _match(call: Call) -> Answer:
     drawn = sampling.draw(_law(call), call.raw("u"), call.numerics)
     refuse((drawn < 0).any(), "a row of p")  # each row is drawn from, whatever is accepted
-    return _answer(acceptance.greedy(Chains.of([call.ids("proposals")]), drawn, call.numerics))
+    return _matched(call.integers("proposals"), drawn.tolist())
+
+
+def _matched(proposals: list[int], target: list[int]) -> Answer:
+    licensed = acceptance.matched(proposals, target)
+    return {"accepted": len(licensed) - 1, "licensed": licensed + [0] * (len(target) - len(licensed))}
 
 
 def _judged(call: Call, drawn_from: SparseLaw) -> Answer:
@@ -54,7 +60,7 @@ def _sample_rounds(call: Call) -> Answer:
     seeds, own_law, given = call.array("seeds").tolist(), bool(call.integer("own_law")), call.ids("proposals")
     count, rows = len(given), len(call.array("p"))
     ids, q = call.ids("candidates"), call.raw("q")
-    proposals = _drawn(ids, q, seeds) if own_law else given.expand(len(seeds), -1)
+    proposals = _drawn(ids, q, seeds, call.numerics) if own_law else given.expand(len(seeds), -1)
     chains = Chains.of(list(proposals))
     drawn_from = SparseLaw(*(part.repeat(len(seeds), 1) for part in (ids, q))) if own_law else acceptance.one_hot(
         proposals.reshape(-1)
@@ -66,11 +72,11 @@ def _sample_rounds(call: Call) -> Answer:
     return {"proposals_drawn": proposals, "accepted": verdict.accepted, "licensed": licensed}
 
 
-def _drawn(ids: Tensor, q: Tensor, seeds: list[int]) -> Tensor:
+def _drawn(ids: Tensor, q: Tensor, seeds: list[int], numerics: Numerics) -> Tensor:
     """Proposals [N, P] of rows ids and q [P, C], each step with the uniform of its own key."""
     drawn = torch.from_numpy(coins.of_keys(seeds, rounds.proposal_keys(1, len(q))))
     wide = filters.Distribution(ids.repeat(len(seeds), 1), q.repeat(len(seeds), 1))
-    return sampling.draw(wide, drawn.reshape(-1), call.numerics).view(len(seeds), len(q))
+    return sampling.draw(wide, drawn.reshape(-1), numerics).view(len(seeds), len(q))
 
 
 HANDLERS: dict[str, Callable[[Call], Answer]] = {

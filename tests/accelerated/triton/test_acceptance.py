@@ -39,17 +39,6 @@ def owners(extents):
     return [(b, sum(extents[:b]) + i) for b, extent in enumerate(extents) for i in range(extent)]
 
 
-@pytest.mark.parametrize("extents", [EXTENTS, (0, 0)])
-def test_greedy_verdicts_are_the_same(numerics, extents):
-    chains, *_, generator = rounds(True, True, extents, 5)
-    target = torch.randint(-1, VOCABULARY, (len(chains.owner),), generator=generator)
-    agreed = chains.tested[torch.rand(len(chains.tested), generator=generator) < 0.7]
-    target[agreed] = chains.proposals[chains.owner[agreed], chains.column[agreed]]
-    expected, found = plainly.greedy(chains, target, numerics), kernel.greedy(chains, target, numerics)
-    assert torch.equal(found.licensed, expected.licensed)
-    assert torch.equal(found.accepted, expected.accepted)
-
-
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("supported", [False, True])
 def test_counts_and_last_tokens_are_the_same(numerics, sparse, supported):

@@ -2,16 +2,17 @@
 
 from dflash_accelerated.ops.acceptance.chains import Chains
 from dflash_accelerated.ops.acceptance.laws import SparseLaw, joined, one_hot
-from dflash_accelerated.ops.acceptance.torch import Verdict, accepted_count, greedy, licensed, terminal
+from dflash_accelerated.ops.acceptance.matching import matched
+from dflash_accelerated.ops.acceptance.torch import Verdict, accepted_count, licensed, terminal
 
 __all__ = [
     "Chains",
     "SparseLaw",
     "Verdict",
     "accepted_count",
-    "greedy",
     "joined",
     "licensed",
+    "matched",
     "one_hot",
     "terminal",
 ]

@@ -30,19 +30,6 @@ class Verdict(NamedTuple):
 
 
 @dispatched("triton")
-def greedy(chains: Chains, target: Tensor, numerics: Numerics) -> Verdict:
-    """Proposals against the target's own tokens I64 [R]: the longest equal prefix, then the target's token.
-
-    The target's tokens are argmaxes, or in sample-and-match its draws; -1 equals nothing.
-
-    Clauses: LAW-001, LAW-002, LAW-008, LAW-012. Source: NInfer docs/maintainer/dflash.md; Infernix
-    include/infernix/ops/speculative_round.h; z-lab/dflash@44947fb dflash/model.py.
-    """
-    accepted = _prefix(chains, chains.tokens == target[chains.tested])
-    return licensed(chains, accepted, target[chains.first + accepted])
-
-
-@dispatched("triton")
 def accepted_count(
     chains: Chains, drawn_from: SparseLaw, law: Distribution, coins: Tensor, numerics: Numerics
 ) -> Tensor:

@@ -10,39 +10,9 @@ from torch import Tensor
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.acceptance.chains import Chains
 from dflash_accelerated.ops.acceptance.laws import SparseLaw
-from dflash_accelerated.ops.acceptance.torch import Verdict
 from dflash_accelerated.ops.compiling import OPTIONS, Variant
 from dflash_accelerated.ops.filters import Distribution
 from dflash_accelerated.ops.sampling.triton import draw
-
-
-@triton.jit
-def _greedy(proposals, counts, first, target, licensed, accepted, width, PLACES: tl.constexpr):
-    """The longest prefix that equals the target's tokens, then the target's own, then zeros."""
-    request, place = tl.program_id(0).to(tl.int64), tl.arange(0, PLACES)
-    count, row = tl.load(counts + request), tl.load(first + request)
-    token = tl.load(proposals + request * width + place, mask=place < width, other=-1)
-    own = tl.load(target + row + place, mask=place <= count, other=-1)
-    kept = tl.min(tl.where((place >= count) | (token != own), place, PLACES), axis=0)
-    tl.store(accepted + request, kept.to(tl.int64))
-    said = tl.where(place < kept, token, tl.where(place == kept, own, 0))
-    tl.store(licensed + request * (width + 1) + place, said, mask=place <= width)
-
-
-def greedy(chains: Chains, target: Tensor, numerics: Numerics) -> Verdict:
-    """Proposals against the target's own tokens I64 [R]: the longest equal prefix, then the target's token.
-
-    The target's tokens are argmaxes, or in sample-and-match its draws; -1 equals nothing.
-
-    Clauses: LAW-001, LAW-002, LAW-008, LAW-012. Source: NInfer docs/maintainer/dflash.md; Infernix
-    include/infernix/ops/speculative_round.h; z-lab/dflash@44947fb dflash/model.py.
-    """
-    requests, width = chains.proposals.shape
-    made = Verdict(target.new_empty(requests, width + 1), target.new_empty(requests))
-    _greedy[(requests,)](
-        chains.proposals, chains.counts, chains.first, target, *made, width, PLACES=_places(width), **OPTIONS
-    )
-    return made
 
 
 @triton.jit
@@ -215,7 +185,6 @@ def variants() -> list[Variant]:
     every = {"DRAWN_SPARSE": False, "SUPPORTED": False}
     narrow, wide = {"DRAWN_WIDTH": 16, "WIDTH": 32, "PLACES": 16}, {"DRAWN_WIDTH": 1, "WIDTH": 1, "PLACES": 16}
     return [
-        (_greedy, signature, {"PLACES": 16}),
         (_accepted_count, signature, few | narrow | {"COVERED": True}),
         (_accepted_count, signature, every | wide | {"COVERED": False}),
         (_residual, signature, few | {"TO_TARGET": False, "TO_TOP": True, "BLOCK": 32}),

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
 
+MULTIPLY = torch.ops.mkldnn._linear_pointwise.default
+MULTIPLY_AND_ADD = torch.ops.mkldnn._linear_pointwise.binary
 ROWS_LAID_OUT_FOR = 16
 """A block's rows. The layout that the library picks for them serves 1 to 128 rows equally well."""
 
@@ -47,8 +49,8 @@ class Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product of rows x [R, n]: [R, m] in the weight's dtype."""
-        if self._packed and len(x):
-            made: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
+        if self._packed and x.shape[0]:
+            made: Tensor = MULTIPLY(x, self._weight, None, "none", [], "")
             return made
         return x.new_empty(0, self.outputs) if self._packed else linear(x, self._weight)
 
@@ -59,8 +61,8 @@ class Product:
 
         Clauses: DRAFT-009, DRAFT-012. Source: NInfer docs/maintainer/dflash.md.
         """
-        if self._packed and len(x):
-            made: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, None, "add")
+        if self._packed and x.shape[0]:
+            made: Tensor = MULTIPLY_AND_ADD(x, residual, self._weight, None, "add")
             return made
         branch = self(x)
         return numerics.activation(residual.to(branch.dtype) + branch)

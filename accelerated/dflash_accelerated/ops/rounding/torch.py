@@ -16,6 +16,8 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
 
     Clauses: NUM-001 to NUM-005. Source: IEEE 754-2019 4.3.1.
     """
+    if x.dtype == dtype:
+        return x
     if x.dtype == torch.float64 and dtype in (torch.bfloat16, torch.float16):
         x = _odd_float32(x)
     return x.to(dtype)
