@@ -149,12 +149,7 @@ class ChainOrchestrator:
         clock.lap("propose")
         allowed = [self._allowed(*each) for each in zip(running, proposals, strict=True)]
         clock.lap("decide")
-        segments = []
-        for each, proposed in zip(running, proposals, strict=True):
-            columns = rounds.verify_columns(
-                self._numerics.profile, each.anchor, proposed.tokens.tolist(), each.frontier, each.request.drafts
-            )
-            segments.append(Segment(each.target, torch.tensor(columns.ids[: columns.live], device=self._target.device)))
+        segments = [self._segment(*each) for each in zip(running, proposals, strict=True)]
         steps = self._target.forward(segments, self._taps, "all")
         clock.lap("verify")
         decided = self._decide(running, proposals, steps, allowed)
@@ -170,6 +165,13 @@ class ChainOrchestrator:
         )  # fmt: skip
         clock.lap("commit")
         return [replace(each, times=clock.times(len(running))) for each in made]
+
+    def _segment(self, running: Running, proposed: Proposal) -> Segment:
+        """The columns of a verify pass."""
+        columns = rounds.verify_columns(
+            self._numerics.profile, running.anchor, proposed.tokens.tolist(), running.frontier, running.request.drafts
+        )
+        return Segment(running.target, torch.tensor(columns.ids[: columns.live], device=self._target.device))
 
     def close(self, running: Running) -> None:
         running.target.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -87,8 +88,9 @@ def choose(adjusted: penalties.Adjusted, numerics: Numerics) -> list[int]:
 
 def _decided(best: head.Best, refused: Tensor | None) -> list[int]:
     """The rows' tokens on the host, -1 where none is decided."""
-    no_number = ~torch.isfinite(best.score)
-    return best.id.masked_fill(no_number if refused is None else no_number | refused, -1).tolist()
+    none = [False] * len(best.id) if refused is None else refused.tolist()
+    rows = zip(best.score.tolist(), best.id.tolist(), none, strict=True)
+    return [id_ if isfinite(score) and not nothing else -1 for score, id_, nothing in rows]
 
 
 def _greedy(

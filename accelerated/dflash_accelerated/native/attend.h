@@ -8,7 +8,7 @@ static void run_item(void *held, int64_t index, int64_t thread) {
     float *state = j->workspace + thread * j->room, *all = state + j->state, *q = all + j->state;
     float *columns = q + BLOCK * a->dim + LANES;
     int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
-    memset(q, 0, BLOCK * a->dim * sizeof *q);
+    memset(q, 0, above(item->lines, 4) * a->dim * sizeof *q);
     for (int64_t line = 0; line < item->lines; line++) {
         int64_t row = first + (item->first + line) / heads, head = item->head * heads + (item->first + line) % heads;
         const void *given = at(a->q, row * a->q_stride + head * a->dim, a->act);
@@ -20,7 +20,7 @@ static void run_item(void *held, int64_t index, int64_t thread) {
         chunk_of(j, item, low, high, q, columns, j->partials + item->found * j->state);
         return;
     }
-    clear(all, j->state);
+    clear(all, item->lines, j->padded);
     for (int64_t low = item->low; low < item->high; low = low / CHUNK * CHUNK + CHUNK) {
         chunk_of(j, item, low, least(item->high, low / CHUNK * CHUNK + CHUNK), q, columns, state);
         join(j, item->lines, all, state);
@@ -54,7 +54,7 @@ static void join_chunks(void *held, int64_t head, int64_t thread) {
     (void)thread;
     float *all = j->partials + item->found * j->state, *first = j->workspace + thread * j->room;
     if (item->chunk != item->low / CHUNK) return; /* the first chunk's task joins all of its block */
-    clear(first, j->state);
+    clear(first, item->lines, j->padded);
     for (int64_t chunk = item->chunk; chunk <= (item->high - 1) / CHUNK; chunk++, all += j->state)
         join(j, item->lines, first, all);
     finish(j, item, first);

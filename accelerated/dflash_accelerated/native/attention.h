@@ -36,9 +36,12 @@ INLINE float *peak_of(float *state) { return state; }
 INLINE float *sum_of(float *state) { return state + BLOCK; }
 INLINE float *total_of(float *state) { return state + 2 * BLOCK; }
 
-static void clear(float *state, int64_t floats) {
-    memset(state, 0, floats * sizeof *state);
-    for (int i = 0; i < BLOCK; i++) peak_of(state)[i] = -INFINITY;
+/* The state of `lines` lines that have seen nothing; a line is never looked at but with three neighbours. */
+static void clear(float *state, int64_t lines, int64_t padded) {
+    lines = above(lines, 4);
+    memset(sum_of(state), 0, lines * sizeof *state);
+    memset(total_of(state), 0, lines * padded * sizeof *state);
+    for (int64_t i = 0; i < lines; i++) peak_of(state)[i] = -INFINITY;
 }
 
 /* The positions [low, high) that a row sees, of those that are live. */
@@ -210,7 +213,7 @@ static void four_lines(const struct attention_job *j, const struct item *item, i
 static void chunk_of(const struct attention_job *j, const struct item *item, int64_t low, int64_t high, const float *q,
                      float *columns, float *state) {
     float *values = columns + TILE * j->padded;
-    clear(state, j->state);
+    clear(state, item->lines, j->padded);
     for (int64_t tile = low / TILE * TILE; tile < high; tile += TILE) {
         fill_tile(j, item, tile, most(low, tile), least(high, tile + TILE), columns, values);
         for (int64_t line = 0; line < item->lines; line += 4)
