@@ -12,6 +12,8 @@ static void run_item(void *held, int64_t index, int64_t thread) {
     for (int64_t line = 0; line < item->lines; line++) {
         int64_t row = first + (item->first + line) / heads, head = item->head * heads + (item->first + line) % heads;
         const void *given = at(a->q, row * a->q_stride + head * a->dim, a->act);
+        if (j->pairs) memcpy((uint16_t *)q + line * a->dim, given, a->dim * sizeof(uint16_t));
+        else
         for (int64_t i = 0; i < a->dim; i += LANES)
             store_some(q, line * a->dim + i, F32, load_some(given, i, a->act, a->dim - i), a->dim - i);
     }
@@ -88,8 +90,9 @@ int attend(const struct attention *a) {
     char *memory = aligned_alloc(64, above(floats * sizeof(float), 64) + above(count * sizeof(struct item), 64));
     if (!memory) return 1;
     struct item *items = (struct item *)(memory + above(floats * sizeof(float), 64));
+    int pairs = PAIRS_AT_HAND && a->act == BF16 && a->given == BF16 && a->held == BF16 && a->dim % 32 == 0;
     struct attention_job job = {*a, items, (float *)memory, (float *)memory + room * a->threads,
-                                padded, state, room, (int)split};
+                                padded, state, room, (int)split, pairs};
     list_items(a, (int)split, items);
     share(run_item, &job, count, a->threads);
     if (split) share(join_chunks, &job, count, 1);

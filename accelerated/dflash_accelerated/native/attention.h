@@ -28,7 +28,7 @@ struct attention_job {
     struct item *items;
     float *workspace, *partials;
     int64_t padded, state, room; /* channels rounded up to lanes; floats of a state; floats of a thread's workspace */
-    int split;
+    int split, pairs; /* whether chunks are items of their own; whether both products take pairs of BF16 */
 };
 
 /* A state: the greatest score and the sum of weights of each line, then the weighted sums [BLOCK, padded]. */
@@ -102,25 +102,32 @@ static void turn_keys(const void *const *rows, int type, int64_t dim, float *to)
         for (int i = 0; i < 16; i++) to[channel * TILE + i] = load_one(rows[i], channel, type);
 }
 
-/* Keys [low, high) of the tile that begins at `tile` into columns, values into FP32 rows [TILE, padded]. Nothing else
- * is read; the columns of other positions hold copies, which no line looks at. */
+#include "pairs.h"
+
+/* Keys [low, high) of the tile that begins at `tile` into columns, values into FP32 rows [TILE, padded], or both into
+ * pairs. Nothing else is read; the columns of other positions hold copies, which no line looks at. */
 static void fill_tile(const struct attention_job *j, const struct item *item, int64_t tile, int64_t low, int64_t high,
                       float *columns, float *values) {
     const struct attention *a = &j->a;
     const int32_t *span = a->spans + 4 * item->request;
     int64_t base = span[0] * a->lane_stride + item->head * a->head_stride, slot = low % a->slots;
-    const void *rows[TILE];
+    const void *rows[TILE], *paired[TILE] = {0};
     for (int64_t p = low; p < high; p++, slot = slot + 1 == a->slots ? 0 : slot + 1) {
         int own = p >= span[1], type = own ? a->given : a->held;
         int64_t row = span[3] + p - span[1], stored = base + slot * a->dim;
         rows[p - tile] = own ? at(a->k, row * a->k_stride + item->head * a->dim, a->act) : at(a->keys, stored, a->act);
         const void *value = own ? at(a->v, row * a->v_stride + item->head * a->dim, type) : at(a->values, stored, type);
-        for (int64_t i = 0; i < a->dim; i += LANES)
+        paired[p - tile] = value;
+        for (int64_t i = 0; i < a->dim && !j->pairs; i += LANES)
             store(values, (p - tile) * j->padded + i, F32, load_some(value, i, type, a->dim - i));
     }
+    for (int64_t i = 0; i < TILE && j->pairs; i += 2)
+        pair_values(paired[i], paired[i + 1], a->dim, (uint32_t *)values + i / 2 * a->dim);
     for (int64_t i = 0; i < TILE; i++)
         if (i < low - tile || i >= high - tile) rows[i] = rows[low - tile];
-    for (int64_t i = (low - tile) / 16 * 16; i < high - tile; i += 16) turn_keys(rows + i, a->act, a->dim, columns + i);
+    for (int64_t i = (low - tile) / 16 * 16; i < high - tile; i += 16)
+        if (j->pairs) pair_keys(rows + i, a->dim, (uint32_t *)columns + i);
+        else turn_keys(rows + i, a->act, a->dim, columns + i);
 }
 
 /* Scores [4, TILE] of 4 lines: q [4, dim] times columns [dim, TILE], each a chain over the channels. */
@@ -160,9 +167,9 @@ INLINE void mix_all(int lines, const float *weights, const float *values, int64_
     for (; i < padded; i += LANES) mix(lines, 1, weights, values + i, low, high, total + i, padded);
 }
 
-/* Turns a line's scores into weights under its new peak; those outside [low, high) of the tile become 0. */
-INLINE void weigh(float *scores, int64_t low, int64_t high, float scale, float *peak, float *sum, float *total,
-                  int64_t padded) {
+/* Turns a line's scores into weights of a type under its new peak; those outside [low, high) of the tile become 0. */
+INLINE void weigh(float *scores, void *weights, int type, int64_t low, int64_t high, float scale, float *peak,
+                  float *sum, float *total, int64_t padded) {
     if (high - low < TILE) {
         for (int64_t i = 0; i < low; i++) scores[i] = -INFINITY;
         for (int64_t i = high; i < TILE; i++) scores[i] = -INFINITY;
@@ -173,7 +180,12 @@ INLINE void weigh(float *scores, int64_t low, int64_t high, float scale, float *
     float top = lanes_most(tops), higher = top > *peak ? top : *peak;
     for (int i = 0; i < 4; i++) {
         x[i] = exponential(x[i] - higher);
-        store(scores, i * LANES, F32, x[i]);
+        if (type == F32) store(weights, i * LANES, F32, x[i]);
+        else {
+            halves bits = paired_bits(x[i]);
+            memcpy((uint16_t *)weights + i * LANES, &bits, sizeof bits);
+            x[i] = from_bf16(bits);
+        }
     }
     float shrink = higher == *peak ? 1.0f : exponential(every(*peak - higher))[0];
     *sum = *sum * shrink + lanes_sum((x[0] + x[1]) + (x[2] + x[3]));
@@ -196,13 +208,17 @@ static void four_lines(const struct attention_job *j, const struct item *item, i
         any += lows[i] < highs[i];
     }
     if (!any) return;
-    score(q + line * j->a.dim, columns, j->a.dim, scores);
+    uint16_t halved[4 * TILE] = {0};
+    int type = j->pairs ? BF16 : F32;
+    if (j->pairs) score_pairs((const uint32_t *)q + line * j->a.dim / 2, (const uint32_t *)columns, j->a.dim / 2, scores);
+    else score(q + line * j->a.dim, columns, j->a.dim, scores);
     float *totals = total_of(state) + line * j->padded;
     for (int i = 0; i < 4; i++)
         if (lows[i] < highs[i])
-            weigh(scores + i * TILE, lows[i], highs[i], scale, peak_of(state) + line + i, sum_of(state) + line + i,
-                  totals + i * j->padded, j->padded);
-    if (whole == 4) mix_all(4, scores, values, 0, TILE, totals, j->padded);
+            weigh(scores + i * TILE, j->pairs ? (void *)(halved + i * TILE) : scores + i * TILE, type, lows[i], highs[i],
+                  scale, peak_of(state) + line + i, sum_of(state) + line + i, totals + i * j->padded, j->padded);
+    if (j->pairs) mix_pairs((const uint32_t *)halved, (const uint32_t *)values, j->a.dim, totals);
+    else if (whole == 4) mix_all(4, scores, values, 0, TILE, totals, j->padded);
     else
         for (int i = 0; i < 4; i++)
             if (lows[i] < highs[i])

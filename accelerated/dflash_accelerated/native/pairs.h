@@ -1,0 +1,87 @@
+/* Attention's two products where the machine multiplies BF16 itself: a word holds a pair of BF16 values, and a lane
+ * adds both products of two words to its FP32 sum. That is twice as many products an instruction as FP32 has.
+ *
+ * Scores take pairs of channels. Sums of values take pairs of keys, so weights are rounded to BF16, as the fused
+ * attention of PyTorch rounds them; the sum that divides them is of the rounded weights. */
+
+#if defined(__AVX512BF16__)
+#define PAIRS_AT_HAND 1
+INLINE vec add_pairs(vec sum, words a, words b) {
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+/* To BF16, to nearest even; what is below FP32's normal numbers becomes 0. */
+INLINE halves paired_bits(vec x) { return (halves)_mm512_cvtneps_pbh((__m512)x); }
+#else
+#define PAIRS_AT_HAND 0
+INLINE halves paired_bits(vec x) { return __builtin_convertvector(bf16_bits(x) >> 16, halves); }
+INLINE vec add_pairs(vec sum, words a, words b) {
+    sum = fused((vec)(a << 16), (vec)(b << 16), sum);
+    return fused((vec)(a & 0xffff0000), (vec)(b & 0xffff0000), sum);
+}
+#endif
+
+INLINE words word_at(const uint32_t *from) { return (words){} + *from; }
+
+INLINE words words_at(const uint32_t *from) {
+    words x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+/* 16 keys into columns [channels / 2, TILE] of pairs of channels; `channels` is a multiple of 32. */
+static void pair_keys(const void *const *rows, int64_t channels, uint32_t *to) {
+    for (int64_t pair = 0; pair < channels / 2; pair += 16) {
+        words x[16];
+        for (int i = 0; i < 16; i++) x[i] = words_at((const uint32_t *)rows[i] + pair);
+        transpose(x);
+        for (int i = 0; i < 16; i++) memcpy(to + (pair + i) * TILE, &x[i], sizeof x[i]);
+    }
+}
+
+/* The values of two keys, channel by channel, into words; a key that is not there (NULL) gives zeros. */
+static void pair_values(const void *even, const void *odd, int64_t channels, uint32_t *to) {
+    for (int64_t channel = 0; channel < channels; channel += LANES) {
+        halves low = {0}, high = {0};
+        if (even) memcpy(&low, (const uint16_t *)even + channel, sizeof low);
+        if (odd) memcpy(&high, (const uint16_t *)odd + channel, sizeof high);
+        words pair = __builtin_convertvector(low, words) | __builtin_convertvector(high, words) << 16;
+        memcpy(to + channel, &pair, sizeof pair);
+    }
+}
+
+/* Scores [4, TILE] of 4 lines: q [4, pairs] times columns [pairs, TILE]. */
+INLINE void score_pairs(const uint32_t *q, const uint32_t *columns, int64_t pairs, float *scores) {
+    vec sums[4][4] = {{{0}}};
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        words key[4];
+        for (int i = 0; i < 4; i++) key[i] = words_at(columns + pair * TILE + i * LANES);
+        for (int line = 0; line < 4; line++)
+            for (int i = 0; i < 4; i++)
+                sums[line][i] = add_pairs(sums[line][i], word_at(q + line * pairs + pair), key[i]);
+    }
+    for (int line = 0; line < 4; line++)
+        for (int i = 0; i < 4; i++) store(scores, line * TILE + i * LANES, F32, sums[line][i]);
+}
+
+/* total [4, channels] += weights [4, TILE / 2] · values [TILE / 2, channels] for `parts` vectors of channels. */
+INLINE void mix_some(int parts, const uint32_t *weights, const uint32_t *values, int64_t channels, float *total) {
+    vec sums[4][4];
+    for (int line = 0; line < 4; line++)
+        for (int i = 0; i < parts; i++) sums[line][i] = load(total, line * channels + i * LANES, F32);
+    for (int64_t pair = 0; pair < TILE / 2; pair++) {
+        words value[4];
+        for (int i = 0; i < parts; i++) value[i] = words_at(values + pair * channels + i * LANES);
+        for (int line = 0; line < 4; line++)
+            for (int i = 0; i < parts; i++)
+                sums[line][i] = add_pairs(sums[line][i], word_at(weights + line * TILE / 2 + pair), value[i]);
+    }
+    for (int line = 0; line < 4; line++)
+        for (int i = 0; i < parts; i++) store(total, line * channels + i * LANES, F32, sums[line][i]);
+}
+
+INLINE void mix_pairs(const uint32_t *weights, const uint32_t *values, int64_t channels, float *total) {
+    int64_t channel = 0;
+    for (; channel + 4 * LANES <= channels; channel += 4 * LANES)
+        mix_some(4, weights, values + channel, channels, total + channel);
+    for (; channel < channels; channel += LANES) mix_some(1, weights, values + channel, channels, total + channel);
+}
