@@ -1,5 +1,6 @@
 """The engine as an implementation that vectors can check: `dflash_accelerated.conformance:create`.
 
+`native` and `triton` are factories too: the same engine, whose ops run the kernels of that name where they have one.
 Each op is answered by the very functions that `Engine` runs; nothing is computed here that the engine does not compute,
 but for storage that it has no use for itself (pages, feature rings, split heads): such an op has a folder in `ops`.
 Profiles that are stated on some ops only are answered on these.
@@ -30,7 +31,15 @@ from dflash_accelerated.conformance import (
     verification,
 )
 from dflash_accelerated.conformance.call import Answer, Call, to_arrays
-from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.kernels import resolve_kernels
+from dflash_accelerated.numerics import Kernels, Numerics
+
+NAMES: dict[Kernels, str] = {
+    "torch": "accelerated",
+    "native": "accelerated-native",
+    "triton": "accelerated-triton",
+}
+"""What the engine calls itself, by the kernels that it runs."""
 
 DECIDING = rings.HANDLERS | steps.HANDLERS | states.HANDLERS
 """Those that also say where they refuse nothing."""
@@ -38,6 +47,8 @@ HANDLERS = (
     primitives.HANDLERS | blocks.HANDLERS | layers.HANDLERS | sampling.HANDLERS | verification.HANDLERS
     | models.HANDLERS | dflash2.HANDLERS | DECIDING
 )  # fmt: skip
+
+CPU = torch.device("cpu")
 
 READ = ("read_draft", "convert_draft", "read_dflash2", "convert_dflash2", "read_target", "check_folder", "width")
 CONFIG_OPS = {
@@ -48,11 +59,11 @@ CONFIG_OPS = {
 
 
 class Implementation:
-    """The engine in one profile, in the profile's own dtype, on the CPU."""
+    """The engine in one profile, in the profile's own dtype, on the CPU, with the kernels given."""
 
-    def __init__(self, profile: str) -> None:
+    def __init__(self, profile: str, kernels: Kernels = "torch") -> None:
         self._profile = load_profile(profile)
-        self._numerics = Numerics.of(self._profile)
+        self._numerics = Numerics.of(self._profile, kernels=resolve_kernels(kernels, CPU))
         self._config_ops = CONFIG_OPS.get(profile, ())
         own = set(self._profile.ops)
         self._ops = {op for op in (*HANDLERS, *self._config_ops) if not own or op in own}
@@ -60,7 +71,7 @@ class Implementation:
     def describe(self) -> dict[str, Any]:
         """Name, version, profile, and the ops and dtypes that it declares."""
         return {
-            "name": "accelerated",
+            "name": NAMES[self._numerics.kernels],
             "version": version("dflash-oracle"),
             "profile": self._profile.name,
             "ops": sorted(self._ops),
@@ -97,10 +108,24 @@ class Implementation:
 
 
 def create(profile: str) -> Implementation:
-    """The factory that a checker calls. Raises SpecDataError for an unknown profile.
+    """The factory that a checker calls: every op in PyTorch. Raises SpecDataError for an unknown profile.
 
     Sets PyTorch to one thread for the whole process: vectors are so small that a pool of threads mostly waits for
     itself (on two busy cores all vectors took 50 s with it and 6 s without).
     """
+    return _made(profile, "torch")
+
+
+def native(profile: str) -> Implementation:
+    """As `create`, with the kernels in C. Raises RequestError where they cannot be built, for want of a compiler."""
+    return _made(profile, "native")
+
+
+def triton(profile: str) -> Implementation:
+    """As `create`, with Triton's kernels in its interpreter. Raises RequestError without TRITON_INTERPRET=1."""
+    return _made(profile, "triton")
+
+
+def _made(profile: str, kernels: Kernels) -> Implementation:
     torch.set_num_threads(1)
-    return Implementation(profile)
+    return Implementation(profile, kernels)
