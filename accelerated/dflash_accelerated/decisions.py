@@ -98,7 +98,8 @@ def _greedy(
 ) -> list[Decision]:
     """Each turn's decision at temperature 0, from the best of each row."""
     tokens = _decided(best, refused)
-    made = [acceptance.matched(turn.proposal.tokens.tolist(), tokens[own]) for turn, own in zip(turns, places, strict=True)]
+    proposed = [turn.proposal.tokens.tolist() for turn in turns]
+    made = [acceptance.matched(own, tokens[place]) for own, place in zip(proposed, places, strict=True)]
     return [Decision(licensed, licensed[-1] < 0) for licensed in made]
 
 

@@ -49,12 +49,12 @@ class LayerWeights(NamedTuple):
             return held.product([f"{prefix}{block}.{name}.weight" for name in names])
 
         qkv = product("self_attn", "q_proj", "k_proj", "v_proj")
-        norms = [held[f"{prefix}self_attn.{name}.weight"] for name in ("q_norm", "k_norm")]
+        q_norm, k_norm = (held[f"{prefix}self_attn.{name}.weight"] for name in ("q_norm", "k_norm"))
         o_proj = product("self_attn", "o_proj")
         return LayerWeights(
             held[f"{prefix}input_layernorm.weight"],
             qkv,
-            head_norms(*norms, o_proj.inputs // len(norms[0]), qkv.outputs // len(norms[0])),
+            head_norms(q_norm, k_norm, o_proj.inputs // len(q_norm), qkv.outputs // len(q_norm)),
             o_proj,
             held[f"{prefix}post_attention_layernorm.weight"],
             product("mlp", "gate_proj", "up_proj"),
@@ -73,7 +73,10 @@ class LayerWeights(NamedTuple):
 
 
 def head_norms(q_norm: Tensor, k_norm: Tensor, queries: int, heads: int) -> Tensor:
-    """The norm [QH + KV, D] of each head that turns, from those [D] of QH = `queries` and of keys, of QH + 2 KV heads."""
+    """The norm [QH + KV, D] of each head that turns, from those [D] of queries and of keys.
+
+    `queries` is QH, `heads` the QH + 2 KV of a joined projection.
+    """
     keys = (heads - queries) // 2
     return torch.cat((q_norm.expand(queries, -1), k_norm.expand(keys, -1)))
 

@@ -53,8 +53,8 @@ class Rings:
         """Have at least `lanes` lanes. No row of a lane that is there moves to another."""
         more = lanes - len(self.store.keys)
         if more > 0:
-            grown = (torch.cat((held, held.new_empty((more, *held.shape[1:])))) for held in self.store[:2])
-            self.store = Store(*grown, self.slots)
+            keys, values = (torch.cat((held, held.new_empty((more, *held.shape[1:])))) for held in self.store[:2])
+            self.store = Store(keys, values, self.slots)
             self.lanes.add(more)
 
     def live(self, lane: int, length: int) -> tuple[Tensor, Tensor]:

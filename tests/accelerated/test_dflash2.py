@@ -17,6 +17,7 @@ from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.dflash2 import DFlash2Draft
 from dflash_accelerated.ops import acceptance, filters, head, materialize, selector
 from dflash_accelerated.ops.attention import Spans
+from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.random import keys, uniforms
 from dflash_accelerated.protocols import ContextRows
 from dflash_accelerated.rings import Rings, lane_bytes
@@ -30,6 +31,7 @@ Load = Callable[..., Engine]
 Pairs = Callable[..., tuple[Path, Planted]]
 
 CPU = torch.device("cpu")
+NONE = Product([torch.empty(0, 0)], Numerics.of(load_profile("zlab")))
 PROFILES: dict[str, dict[str, Any]] = {
     "zlab": {},
     "zlab-bf16": {"dtype": torch.bfloat16},
@@ -264,7 +266,7 @@ def test_a_coin_past_the_sum_of_q_takes_the_rank_that_the_profile_names(profile:
     numerics = Numerics.of(load_profile(profile))
     unary = torch.tensor([[[0.0, 0.0, 0.0, -200.0]]])
     ids = torch.tensor([[[3, 1, 2, 0]]])
-    books = selector.Selector(torch.empty(0), torch.zeros(4, 1), torch.zeros(4, 1))
+    books = selector.Selector(NONE, torch.zeros(4, 1), torch.zeros(4, 1))
     found = head.Candidates(ids, unary)
     one, heat = torch.tensor([0]), torch.tensor([1.0])
     path = selector.walk(found, torch.zeros(1, 1, 1), books, one, heat, torch.tensor([[1.5]]), numerics)
@@ -278,7 +280,7 @@ def test_requests_walk_side_by_side_as_each_walks_alone() -> None:
     ids = torch.argsort(torch.rand(8, 5, 41, generator=generator), dim=-1)[..., :16]
     found = head.Candidates(ids, torch.randn(8, 5, 16, generator=generator))
     g = torch.randn(8, 5, 10, generator=generator).bfloat16()
-    books = selector.Selector(torch.empty(0), *(torch.randn(41, 10, generator=generator) for _ in range(2)))
+    books = selector.Selector(NONE, *(torch.randn(41, 10, generator=generator) for _ in range(2)))
     anchors, coins = torch.arange(8), torch.rand(8, 5, generator=generator)
     heat = torch.tensor([0.0, 1.0, 0.3, 0.0, 2.0, np.float32(2.0**-149), 0.7, 1.0])
     joint = selector.walk(found, g, books, anchors, heat, coins, numerics)

@@ -51,8 +51,8 @@ def _materialize(call: Call) -> Answer:
     counts, frontiers = call.integers("counts"), call.integers("frontiers")
     rows = [own[:count] for own, count in zip(call.act("c"), counts, strict=True)]
     positions = [own[:count] for own, count in zip(call.ids("positions"), counts, strict=True)]
-    held = [call.act("ring_key").transpose(2, 3), call.context_value("ring_value").transpose(2, 3)]
-    store = attention.Store(*(part.contiguous() for part in held), held[0].shape[3])
+    key, value = call.act("ring_key").transpose(2, 3), call.context_value("ring_value").transpose(2, 3)
+    store = attention.Store(key.contiguous(), value.contiguous(), key.shape[3])
     norms = call.weight("k_norm")
     weights = torch.cat([call.weight(f"context_{name}_proj").flatten(0, 1) for name in "kv"])
     raw = materialize.project(torch.cat(rows), Product([weights], call.numerics), *norms.shape)
@@ -87,7 +87,8 @@ def _project(call: Call) -> Answer:
 
 def _walk(call: Call) -> Answer:
     """A batch of one request."""
-    codebooks = selector.Selector(Product([torch.empty(0, 0)], call.numerics), call.weight("predecessor"), call.weight("successor"))
+    none = Product([torch.empty(0, 0)], call.numerics)
+    codebooks = selector.Selector(none, call.weight("predecessor"), call.weight("successor"))
     path = selector.walk(
         head.Candidates(call.ids("candidates")[None], call.raw("unary")[None]),
         call.act("g")[None],

@@ -12,7 +12,6 @@ from dflash_accelerated.models import qwen3
 from dflash_accelerated.ops import attention, context_kv, head, materialize, mlp, qkv, rope
 from dflash_accelerated.ops.linear import Product
 
-
 NONE = torch.empty(0)
 
 
@@ -72,10 +71,9 @@ def _attention(call: Call) -> Answer:
     length, live = call.integer("context_length"), call.integer("live")
     store = _stored(call.act("context_key")[:length], call.context_value("context_value")[:length], live)
     spans = attention.Spans([0], [length], [live], torch.device("cpu"))
-    queries = call.act("q")
-    rows = (part[:live] for part in (queries, call.act("block_key"), call.act("block_value")))
-    seen = (call.integer("window"), bool(call.integer("causal")))
-    attended = attention.attend(*rows, store, 0, spans, *seen, False, call.numerics)
+    queries, window, causal = call.act("q"), call.integer("window"), bool(call.integer("causal"))
+    q, k, v = (part[:live] for part in (queries, call.act("block_key"), call.act("block_value")))
+    attended = attention.attend(q, k, v, store, 0, spans, window, causal, False, call.numerics)
     dead = attended.new_zeros(queries.shape[0] - live, attended.shape[1])
     return {"attended": torch.cat((attended, dead))}
 
@@ -86,14 +84,14 @@ def _target_attention(call: Call) -> Answer:
     key, value = call.act("key"), call.context_value("value")
     store = _stored(key[:start], value[:start], len(queries))
     spans = attention.Spans([0], [start], [len(queries)], torch.device("cpu"))
-    own, window = (queries, key[start:length], value[start:length]), call.integer("window")
-    return {"attended": attention.attend(*own, store, 0, spans, window, True, True, call.numerics)}
+    k, v, window = key[start:length], value[start:length], call.integer("window")
+    return {"attended": attention.attend(queries, k, v, store, 0, spans, window, True, True, call.numerics)}
 
 
 def _stored(key: torch.Tensor, value: torch.Tensor, more: int) -> attention.Store:
     """Keys and values [C, KV, D] of one layer of one sequence, with room for `more` rows."""
-    held = (torch.nn.functional.pad(part.transpose(0, 1), (0, 0, 0, more))[None, None] for part in (key, value))
-    return attention.Store(*held, len(key) + more)
+    keys, values = (torch.nn.functional.pad(part.transpose(0, 1), (0, 0, 0, more))[None, None] for part in (key, value))
+    return attention.Store(keys, values, len(key) + more)
 
 
 def _output(call: Call) -> Answer:

@@ -70,7 +70,8 @@ def _forward(call: Call) -> Answer:
     logits = torch.cat([step.logits for step in steps if step.logits is not None])
     slices = torch.split(torch.cat([step.features for step in steps]), target.config.hidden_size, dim=1)
     features = torch.cat(slices[: len(taps)], dim=1)
-    answer = {"features": features, "logits": logits, "tokens": head.best(logits, call.integer("public"), call.numerics).id}
+    tokens = head.best(logits, call.integer("public"), call.numerics).id
+    answer = {"features": features, "logits": logits, "tokens": tokens}
     return answer | {f"layer.{layer}": rows for layer, rows in zip(layers, slices[len(taps) :], strict=True)}
 
 

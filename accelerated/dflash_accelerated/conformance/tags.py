@@ -106,9 +106,9 @@ class TagDraft:
                 for layer, own in enumerate(made):
                     state.pages.write(layer, state.length, own[:, None, None], own[:, None, None])
             else:
-                rows = torch.stack(made, 1)[:, :, None, None]
+                written = torch.stack(made, 1)[:, :, None, None]
                 spans = Spans([state.lane], [state.length], [len(tokens)], CPU)
-                materialize.write(self._rings.store, spans, rows, rows)
+                materialize.write(self._rings.store, spans, written, written)
             state.advance(len(tokens))
 
     def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -31,6 +31,6 @@ def dispatched(*kernels: str) -> Callable[[Callable[Arguments, Result]], Callabl
             kernel = arguments[-1].kernels
             return found(kernel)(*arguments) if kernel in kernels else plain(*arguments)  # type: ignore[call-arg]
 
-        return run
+        return cast("Callable[Arguments, Result]", run)
 
     return choosing

@@ -23,7 +23,7 @@ class Store(NamedTuple):
 
 
 class Spans:
-    """The rows of a forward: request b has `counts[b]` rows at positions `starts[b]` and on, and its sequence `lanes[b]`
+    """The rows of a forward: request b has `counts[b]` rows at positions `starts[b]` and on; its sequence `lanes[b]`
     stores the positions before. The rows of all requests lie one after another.
 
     `positions` I64 [R] are the rows' own. Iterating gives lane, start, count and first row of each request.

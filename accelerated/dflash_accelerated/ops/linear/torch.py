@@ -72,6 +72,6 @@ def _library_multiplies(weight: Tensor) -> bool:
     return (
         weight.dtype == torch.bfloat16
         and weight.device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     )

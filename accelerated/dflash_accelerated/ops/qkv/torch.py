@@ -62,4 +62,5 @@ def _heads(n: Tensor, layer: LayerWeights, turn: Tables, eps: float, staged: boo
     raw = numerics.activation(layer.qkv(n)).view(n.shape[0], -1, head_dim)
     placed = norm_rope(raw[:, :turning], layer.head_norm, turn, eps, staged, numerics)
     queries = 2 * turning - raw.shape[1]  # of QH + KV heads that turn, and QH + 2 KV in all
-    return Prepared(raw[:, :queries], raw[:, queries:turning], placed[:, :queries], placed[:, queries:], raw[:, turning:])
+    q_raw, k_raw, v = raw[:, :queries], raw[:, queries:turning], raw[:, turning:]
+    return Prepared(q_raw, k_raw, placed[:, :queries], placed[:, queries:], v)
