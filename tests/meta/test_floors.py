@@ -28,6 +28,8 @@ LIBRARIES = {"dflash_vectors.law.statistics": {"scipy"}}
 """What single modules of it load besides, when they need it."""
 TEXTS = {"accelerated/dflash_accelerated/commands/texts.py": {"tokenizers"}}
 """What single files of the floors load besides, when they need it."""
+DISPATCH = ROOT / "accelerated" / "dflash_accelerated" / "ops" / "dispatch.py"
+"""The one module that loads another by a name in a text: the kernels beside an op, which need what may be missing."""
 DOOR = "dflash_vectors.lookalikes"
 """The one module through which the checker asks the reference, for a hint, once a vector has failed."""
 
@@ -66,7 +68,55 @@ def test_no_package_is_loaded_by_a_name_in_a_text():
                 named = isinstance(node, ast.Attribute | ast.Name) and (
                     getattr(node, "attr", getattr(node, "id", "")) in ("import_module", "__import__")
                 )
-                assert not named, f"{path} loads a module by name, which hides what it rests on"
+                assert not named or path == DISPATCH, f"{path} loads a module by name, which hides what it rests on"
+
+
+def test_what_dispatch_loads_lies_beside_the_op_that_names_it():
+    tree = ast.parse(DISPATCH.read_text("utf-8"))
+    loads = [node for node in ast.walk(tree) if "import_module" in (getattr(node, "id", ""), getattr(node, "attr", ""))]
+    assert len(loads) == 1
+    assert "import_module(f'{folder}.{kernel}')" in ast.unparse(tree)
+    assert "folder, name = (plain.__module__.rpartition('.')[0], plain.__name__)" in ast.unparse(tree)
+
+
+def functions(path):
+    return {node.name: node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+def callable_from_python(path):
+    """All but those in Triton's language, which only kernels call."""
+    own = functions(path)
+    return {name: node for name, node in own.items() if "triton.jit" not in map(ast.unparse, node.decorator_list)}
+
+
+def kernels_of(function):
+    """The files that `@dispatched` names, which must be written out."""
+    calls = [node for node in function.decorator_list if ast.unparse(node).startswith("dispatched(")]
+    return {argument.value for call in calls for argument in call.args}
+
+
+@pytest.mark.parametrize("path", sorted(DISPATCH.parent.glob("*/torch.py")), ids=lambda path: path.parent.name)
+def test_an_op_names_the_kernels_that_it_has(path):
+    own = functions(path)
+    for kernel in ("native", "triton"):
+        beside = path.with_name(f"{kernel}.py")
+        made = callable_from_python(beside) if beside.exists() else {}
+        named = {name for name, function in own.items() if kernel in kernels_of(function)}
+        assert named == {name for name in own if name in made and not name.startswith("_")}, beside
+        for name in named:
+            expected, found = own[name].args, made[name].args
+            assert len(found.args) == len(expected.args), f"{beside}: {name}"
+            assert found.args[-1].arg == expected.args[-1].arg == "numerics", f"{beside}: {name}"
+
+
+def test_only_ops_in_pytorch_are_dispatched_and_only_to_kernels():
+    named = set()
+    for path in files("accelerated/dflash_accelerated"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef) and kernels_of(node):
+                named |= kernels_of(node)
+                assert (path.name, path.parents[1]) == ("torch.py", DISPATCH.parent), path
+    assert named == {"native", "triton"}
 
 
 def is_checker(module):
