@@ -56,6 +56,20 @@ def test_heads_of_a_wider_row_with_a_weight_each(numerics: Numerics):
     torch.testing.assert_close(got, plainly.rms_norm(heads, scale, EPS, numerics), **one_step(numerics.act))
 
 
+@pytest.mark.parametrize("shape", [(1, 10), (2, 1, 1, 10), (3, 10), (5, 3, 10), (2, 5, 3, 10)], ids=str)
+def test_weights_that_differ_along_other_axes(numerics: Numerics, shape: tuple[int, ...]):
+    torch.manual_seed(5)
+    x, scale = torch.randn(2, 5, 3, 10).to(numerics.act), weight(shape, numerics)
+    wanted = plainly.rms_norm(x, scale, EPS, numerics)
+    torch.testing.assert_close(kernel.rms_norm(x, scale, EPS, numerics), wanted, **one_step(numerics.act))
+
+
+def test_one_weight_that_has_two_axes_serves_all_heads(numerics: Numerics):
+    x, scale = torch.randn(4, 3, 10).to(numerics.act), weight((1, 10), numerics)
+    wanted = plainly.rms_norm(x, scale, EPS, numerics)
+    torch.testing.assert_close(kernel.rms_norm(x, scale, EPS, numerics), wanted, **one_step(numerics.act))
+
+
 def test_a_row_of_zeros_and_no_rows(numerics: Numerics):
     scale = weight((6,), numerics)
     assert not kernel.rms_norm(torch.zeros(2, 6, dtype=numerics.act), scale, EPS, numerics).any()

@@ -46,8 +46,8 @@ def _rms_norm(
 def rms_norm(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
     """weight · x / sqrt(mean(x²) + eps), the mean over the last axis: x [..., n], result ACT [..., n].
 
-    `weight` [n], or [N, n] where x is [R, N, n]. The quotient is FP32 and cast to the weight's dtype, which the product
-    is rounded to.
+    `weight` is [n], or what broadcasts to x; nothing is copied for [N, n] where x is [R, N, n]. The quotient is FP32
+    and cast to the weight's dtype, which the product is rounded to.
 
     Clauses: DRAFT-002, DRAFT-003, CTX-002. Source: NInfer docs/maintainer/dflash.md (plain_rmsnorm); transformers
     5.24.0 Qwen3RMSNorm.
@@ -67,6 +67,8 @@ def normed(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
 def _run(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     n = x.shape[-1]
     headed = x if x.dim() == 3 else x.reshape(-1, 1, n)
+    if weight.dim() > 1 and weight.shape != headed.shape[1:]:
+        headed, weight = x.reshape(1, -1, n), weight.expand(x.shape).reshape(-1, n)
     headed = headed if headed.stride(-1) == 1 else headed.contiguous()
     held = weight.contiguous()
     out, rows, heads = x.new_empty(x.shape, dtype=dtype), headed.shape[0] * headed.shape[1], headed.shape[1]
