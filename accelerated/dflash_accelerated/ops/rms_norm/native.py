@@ -10,7 +10,7 @@ from dflash_accelerated.numerics import Numerics
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
-    """As the torch function: x [..., n], weight [n] or [N, n] of x [..., N, n], result ACT."""
+    """As the torch function: x [..., n], weight [n] or what broadcasts to x, result ACT [..., n]."""
     return _run(x, weight, eps, numerics.act)
 
 
@@ -22,7 +22,7 @@ def normed(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
 def _run(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     n = x.shape[-1]
     if weight.dim() > 2:
-        weight = weight.expand(x.shape[1 - weight.dim() :] if weight.dim() < x.dim() else x.shape).reshape(-1, n)
+        weight = weight.expand(x.shape[x.dim() - weight.dim() :]).reshape(-1, n)
     x, weight = x.contiguous(), weight.contiguous()
     out = torch.empty(x.shape, dtype=dtype)
     kernels().rms_norm(
