@@ -77,7 +77,7 @@ def test_exp_is_within_two_ulp_over_all_of_fp32() -> None:
 
 @pytest.mark.parametrize("n", [1, 15, 36, 512, 1031])
 def test_rms_norm_is_the_torch_one(n: int, numerics: Numerics, drawn: Callable[..., Tensor]) -> None:
-    x, weight = drawn(5, 3, n).to(numerics.act), numerics.weight(1 + 0.2 * drawn(n))
+    x, weight = drawn(2, 5, 3, n).to(numerics.act), numerics.weight(1 + 0.2 * drawn(n))
     others = [numerics.weight(1 + 0.2 * drawn(*shape, n)) for shape in ((3,), (1,), (5, 3), (5, 1), (1, 3))]
     for w in (weight, *others):
         assert_steps(rms_norm.rms_norm(x, w, EPS, numerics), plain_rms_norm(x, w, EPS, numerics), 0.01)
