@@ -24,6 +24,8 @@ SIGNATURES = {
     "store_context": "pppppppp llllllllll iiiii f l",
     "greatest": "ppp lll i l",
     "exponentials": "pp l",
+    "top": "pppp llll i f l",
+    "walk": "ppppppppppp lllllll iii l",
 }
 """Of each kernel: p an address, l a count or stride in elements, i a dtype or switch, f a number."""
 
@@ -52,6 +54,7 @@ def kernels() -> ctypes.CDLL:
         function.argtypes = [TYPES[letter] for letter in signature.replace(" ", "")]
         function.restype = None
     library.attend.argtypes, library.attend.restype = [ctypes.POINTER(Attention)], ctypes.c_int
+    library.walk.restype = ctypes.c_int
     library.use_pool.argtypes, library.use_pool.restype = [ctypes.c_void_p], None
     library.use_pool(_pool())
     return library

@@ -5,3 +5,5 @@
 #include "attention.h"
 #include "attend.h"
 #include "stores.h"
+#include "ranking.h"
+#include "walk.h"

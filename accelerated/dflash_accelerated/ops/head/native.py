@@ -1,13 +1,20 @@
-"""The best logit of each row in C."""
+"""The best logit of each row and the best candidates in C."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from dflash_accelerated.native import CODES, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.head.torch import Best
+from dflash_accelerated.ops.head import torch as plainly
+from dflash_accelerated.ops.head.torch import Best, Candidates
+from dflash_accelerated.ops.linear import Product
+
+MOST = 64
+"""Candidates that the kernel has room for."""
 
 
 def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
@@ -20,3 +27,26 @@ def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
         torch.get_num_threads(),
     )  # fmt: skip
     return Best(tops, ids)
+
+
+def top(
+    hidden: Tensor, head: Product, global_ids: Tensor, multiplier: float, softcap: float, count: int,
+    numerics: Numerics,
+) -> Candidates:  # fmt: skip
+    """As the torch function: the `count` best of the head's first V rows, V ids in `global_ids`, for hidden [P, H].
+
+    More than 64 candidates, and more than there are ids, are PyTorch's matter.
+    """
+    if not 0 < count <= min(MOST, len(global_ids)):
+        plain = replace(numerics, kernels="torch")
+        return plainly.top(hidden, head, global_ids, multiplier, softcap, count, plain)
+    scores, global_ids = rows_of(head(hidden)), global_ids.contiguous()
+    if softcap > 0:
+        scores, multiplier = plainly.limited(scores[:, : len(global_ids)], multiplier, softcap), 1.0
+    rows = scores.shape[0]
+    made = Candidates(torch.empty((rows, count), dtype=torch.int64), torch.empty((rows, count)))
+    kernels().top(
+        scores.data_ptr(), global_ids.data_ptr(), made.ids.data_ptr(), made.unary.data_ptr(),
+        rows, len(global_ids), scores.stride(0), count, CODES[scores.dtype], multiplier, torch.get_num_threads(),
+    )  # fmt: skip
+    return made

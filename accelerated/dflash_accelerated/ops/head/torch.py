@@ -77,7 +77,7 @@ class Candidates(NamedTuple):
     unary: Tensor
 
 
-@dispatched("triton")
+@dispatched("native", "triton")
 def top(
     hidden: Tensor, head: Product, global_ids: Tensor, multiplier: float, softcap: float, count: int,
     numerics: Numerics,
@@ -90,10 +90,14 @@ def top(
     Clauses: HEAD-005, HEAD-006, HEAD-007, HEAD-009. Source: Infernix include/infernix/ops/linear_topk.h; dflash 0.1.0
     DFlashDraftModel.compute_logits.
     """
-    scores = head(hidden)[:, : len(global_ids)].to(torch.float32)
-    if multiplier != 1:
-        scores = scores * multiplier
-    if softcap > 0:
-        scores = softcap * torch.tanh(scores / softcap)
+    scores = limited(head(hidden)[:, : len(global_ids)], multiplier, softcap)
     rows = ranked(scores, global_ids, count)
     return Candidates(global_ids[rows], scores.gather(1, rows))
+
+
+def limited(scores: Tensor, multiplier: float, softcap: float) -> Tensor:
+    """Scores times `multiplier`, then limited by `softcap` where that is above 0: FP32."""
+    scores = scores.to(torch.float32)
+    if multiplier != 1:
+        scores = scores * multiplier
+    return softcap * torch.tanh(scores / softcap) if softcap > 0 else scores

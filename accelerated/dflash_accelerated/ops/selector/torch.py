@@ -38,7 +38,7 @@ def project(hidden: Tensor, projection: Product, numerics: Numerics) -> Tensor:
     return numerics.activation(projection(hidden))
 
 
-@dispatched("triton")
+@dispatched("native", "triton")
 def walk(
     candidates: Candidates, g: Tensor, selector: Selector, anchors: Tensor, temperatures: Tensor, uniforms: Tensor,
     numerics: Numerics,
