@@ -44,8 +44,19 @@ class KvPool:
         return self.store.slots
 
     @property
+    def reserved(self) -> bool:
+        """Whether the buffers stay where they are."""
+        return self._reserved
+
+    @property
     def held_bytes(self) -> int:
         return self.store.keys.nbytes + self.store.values.nbytes
+
+    def planned_bytes(self, lanes: int, capacity: int) -> int:
+        """Bytes of `lanes` lanes of `capacity` rows."""
+        layers, kv_heads, _, head_dim = self.store.keys.shape[1:]
+        row = layers * kv_heads * head_dim * (self.store.keys.itemsize + self.store.values.itemsize)
+        return lanes * (capacity + self._tail) * row
 
     def reserve(self, lanes: int, capacity: int) -> None:
         """From now on `lanes` sequences of `capacity` rows, and no more.
@@ -72,7 +83,8 @@ class KvPool:
 
     def _resize(self, lanes: int, capacity: int) -> None:
         """Other buffers that hold what these held."""
-        self.store = Store(*(self._resized(held, lanes, capacity) for held in self.store[:2]), capacity)
+        keys, values = (self._resized(held, lanes, capacity) for held in self.store[:2])
+        self.store = Store(keys, values, capacity)
 
     def _resized(self, held: Tensor, lanes: int, capacity: int) -> Tensor:
         layers, kv_heads, rows, head_dim = held.shape[1:]
@@ -80,6 +92,12 @@ class KvPool:
         kept = min(rows, made.shape[3])
         made[: min(len(held), lanes), :, :, :kept] = held[:lanes, :, :, :kept]
         return made
+
+
+def check_reserved(pool: KvPool) -> None:
+    """Raise StateError for a pool whose buffers may move yet."""
+    if not pool.reserved:
+        raise StateError("buffers that may yet move, expected `reserve` before what reads them is recorded")
 
 
 class KvCache:

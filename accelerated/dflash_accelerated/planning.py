@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from dflash_spec.errors import RequestError
 
-from dflash_accelerated.protocols import Measured, Planning, Reserving
+from dflash_accelerated.graphs import Profiles
+from dflash_accelerated.protocols import Capturing, Measured, Planning, Reserving
 
 LOWER = "lower max_context or max_batch, or take a smaller dtype"
 
@@ -62,6 +63,26 @@ def reserve(adapters: Iterable[object], lanes: int, rows: int, device: torch.dev
             # Out of memory is a RuntimeError in PyTorch; its first line says how many bytes were asked for.
             told = str(error).splitlines() or [type(error).__name__]
             raise _refusal(lanes, rows, f"{wanted or 'more'} bytes", f"what {device} has: {told[0]}") from error
+
+
+def record(adapters: Iterable[object], profiles: Profiles, asked: bool) -> None:
+    """Have the adapters record the forwards of `profiles`, all of them or, where one cannot, none.
+
+    Raises RequestError for one that cannot where that was `asked` for, and where the workspace does not fit.
+    """
+    recording = list(adapters)
+    for adapter in recording:
+        if not isinstance(adapter, Capturing):
+            if asked:
+                raise RequestError(f"graphs is True with a {type(adapter).__name__}, expected one with `capture`")
+            return
+    for adapter in recording:
+        try:
+            cast(Capturing, adapter).capture(profiles)
+        except (MemoryError, RuntimeError) as error:
+            told = str(error).splitlines() or [type(error).__name__]
+            wanted = f"a workspace for {profiles.batch} requests of {profiles.width} rows"
+            raise RequestError(f"{wanted}, expected one that fits: {told[0]}: {LOWER}") from error
 
 
 def available(device: torch.device) -> int | None:

@@ -19,6 +19,7 @@ from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.settings import Sampling
 
 if TYPE_CHECKING:
+    from dflash_accelerated.graphs import Profiles
     from dflash_accelerated.images import Image
     from dflash_accelerated.requests import Request, Round, Running
 
@@ -69,6 +70,14 @@ class Planning(Protocol):
 
     def planned_bytes(self, lanes: int, capacity: int) -> int:
         """Bytes of the buffers of `lanes` sequences of `capacity` rows."""
+
+
+@runtime_checkable
+class Capturing(Protocol):
+    """A target or draft whose forwards can be recorded and replayed."""
+
+    def capture(self, profiles: Profiles) -> None:
+        """From now on record the forwards of these shapes, in a workspace that is reserved here, after `reserve`."""
 
 
 @runtime_checkable

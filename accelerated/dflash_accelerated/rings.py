@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -48,6 +49,11 @@ class Rings:
     @property
     def held_bytes(self) -> int:
         return self.store.keys.nbytes + self.store.values.nbytes
+
+    def planned_bytes(self, lanes: int) -> int:
+        """Bytes of at least `lanes` lanes."""
+        lane = math.prod(self.store.keys.shape[1:]) * (self.store.keys.itemsize + self.store.values.itemsize)
+        return max(lanes, len(self.store.keys)) * lane
 
     def reserve(self, lanes: int) -> None:
         """Have at least `lanes` lanes. No row of a lane that is there moves to another."""

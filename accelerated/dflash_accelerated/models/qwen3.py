@@ -10,8 +10,9 @@ import torch
 from dflash_spec.config import TargetConfig
 from torch import Tensor
 
+from dflash_accelerated.graphs import Graphs, Profiles, Room
 from dflash_accelerated.layers import LayerWeights, Rounded
-from dflash_accelerated.memory import KvCache, KvPool
+from dflash_accelerated.memory import KvCache, KvPool, check_reserved
 from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, head, rms_norm, rope
@@ -90,6 +91,7 @@ class Qwen3Target:
         self._numerics = numerics
         self._turns = rope.Turns(config.theta, config.head_dim, numerics, device)
         self._pool = KvPool(config.layers, config.kv_heads, config.head_dim, numerics, device)
+        self._graphs: Graphs | None = None
 
     def open(self, capacity: int) -> KvCache:
         return self._pool.open(capacity)
@@ -97,11 +99,25 @@ class Qwen3Target:
     def reserve(self, lanes: int, capacity: int) -> None:
         self._pool.reserve(lanes, capacity)
         self._turns.reserve(capacity)
+        self._graphs = None
+
+    def planned_bytes(self, lanes: int, capacity: int) -> int:
+        """Bytes of the buffers of `lanes` sequences of `capacity` rows."""
+        return self._pool.planned_bytes(lanes, capacity) + self._turns.planned_bytes(capacity)
+
+    def capture(self, profiles: Profiles) -> None:
+        """From now on record forwards of these shapes that give all logits. Raises StateError before `reserve`."""
+        check_reserved(self._pool)
+        features = Room(profiles.rows * len(profiles.taps) * self.config.hidden_size, self._numerics.act)
+        logits = Room(profiles.rows * self.vocabulary.head.outputs, self._numerics.act)
+        takes = [Room(profiles.rows, torch.int64)]
+        self._graphs = Graphs(profiles, (1, profiles.width), self.device, takes, [features, logits])
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of weights and of buffers, as they were reserved."""
         weights = self.vocabulary.held_bytes + sum(layer.held_bytes for layer in self._layers)
-        return {"weights": weights, "cache": self._pool.held_bytes + self._turns.held_bytes}
+        workspace = self._graphs.held_bytes if self._graphs else 0
+        return {"weights": weights, "cache": self._pool.held_bytes + self._turns.held_bytes, "workspace": workspace}
 
     def products(self) -> list[tuple[Product, str]]:
         """Every matrix product of a verify pass, and which rows go through it."""
@@ -115,35 +131,46 @@ class Qwen3Target:
             cache.check_room(count)
         lengths = [cache.length for cache in caches]
         spans = attention.Spans([cache.lane for cache in caches], lengths, counts, self.device)
-        turn = self._turns.at(spans.positions, spans.end)
-        x = self.vocabulary.embed(joined([segment.ids for segment in segments]))
+        if self._turns.reach(spans.end) and self._graphs:
+            self._graphs.clear()
+        ids = [segment.ids for segment in segments]
+        if self._graphs and logits == "all" and self._graphs.fits(counts):
+            body = partial(self._rows, taps=taps, logits=logits)
+            features, *made = self._graphs.run(tuple(taps), spans, counts, [ids], body)
+        else:
+            features, *made = self._rows(spans, joined(ids), taps, logits)
+        for cache, count in zip(caches, counts, strict=True):
+            cache.advance(count)
+        own = torch.split(features, counts)
+        if not made:
+            return [TargetStep(None, feature) for feature in own]
+        scores = torch.split(made[0], counts if logits == "all" else 1)
+        return [TargetStep(rows, feature) for rows, feature in zip(scores, own, strict=True)]
+
+    def _rows(
+        self, spans: attention.Spans, ids: Tensor, taps: Sequence[int], logits: LogitRows
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """The device part of a forward of ids [R]: features [R, n·H], and the logits that are wanted."""
+        turn = self._turns.at(spans.positions)
+        x = self.vocabulary.embed(ids)
         outputs: dict[int, Tensor] = {}
         for layer, weights in enumerate(self._layers):
             attend = partial(self._attend, layer, spans)
             x = decoder_layer(x, weights, turn, attend, self.config.eps, self._numerics)
             if layer in taps:
                 outputs[layer] = x
-        for cache, count in zip(caches, counts, strict=True):
-            cache.advance(count)
-        features = torch.split(concat_taps(outputs, taps, x), counts)
-        scores = self._scores(x, spans, logits)
-        return [TargetStep(rows, feature) for rows, feature in zip(scores, features, strict=True)]
+        features = concat_taps(outputs, taps, x)
+        if logits == "none":
+            return (features,)
+        if logits == "last":
+            x = x[[first + count - 1 for first, count in zip(spans.firsts, spans.counts, strict=True)]]
+        return features, final_logits(x, self._norm, self.vocabulary.head, self.config.eps, self._numerics).logits
 
     def _attend(self, layer: int, spans: attention.Spans, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         stored, window = self._numerics.stored_value(value), self.config.windows[layer]
         return attention.attend(
             query, key, stored, self._pool.store, layer, spans, window, True, True, self._numerics
         )  # fmt: skip
-
-    def _scores(self, x: Tensor, spans: attention.Spans, rows: LogitRows) -> Sequence[Tensor | None]:
-        """The logits that are wanted of each segment, from one pass through the head."""
-        if rows == "none":
-            return [None] * len(spans.counts)
-        wanted, counts = x, list(spans.counts)
-        if rows == "last":
-            wanted, counts = x[[first + count - 1 for _, _, count, first in spans]], [1] * len(counts)
-        made = final_logits(wanted, self._norm, self.vocabulary.head, self.config.eps, self._numerics).logits
-        return torch.split(made, counts)
 
 
 def concat_taps(outputs: Mapping[int, Tensor], taps: Sequence[int], x: Tensor) -> Tensor:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from itertools import accumulate
+from typing import NamedTuple, NoReturn
 
 import torch
+from dflash_spec.errors import StateError
 from torch import Tensor
 
 
@@ -34,21 +36,28 @@ class Spans:
     ) -> None:
         self.lanes, self.starts, self.counts = tuple(lanes), tuple(starts), tuple(counts)
         self.device = device
-        own = [torch.arange(start, start + count, device=device) for start, count in zip(starts, counts, strict=True)]
-        self.positions = own[0] if len(own) == 1 else torch.cat(own)
         self.masks: dict[object, Tensor | None] = {}
         """Which layers share: they are made once in a forward."""
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        first = 0
-        for lane, start, count in zip(self.lanes, self.starts, self.counts, strict=True):
-            yield lane, start, count, first
-            first += count
+        return zip(self.lanes, self.starts, self.counts, self.firsts, strict=True)
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """The first row of each request."""
+        return (0, *accumulate(self.counts[:-1]))
 
     @property
     def end(self) -> int:
         """The first position past all rows."""
         return max(start + count for start, count in zip(self.starts, self.counts, strict=True))
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Those of all rows, I64 [R]."""
+        spans = zip(self.starts, self.counts, strict=True)
+        own = [torch.arange(start, start + count, device=self.device) for start, count in spans]
+        return own[0] if len(own) == 1 else torch.cat(own)
 
     @cached_property
     def places(self) -> Tensor:
@@ -59,3 +68,28 @@ class Spans:
     def table(self) -> Tensor:
         """The same numbers on the device: I32 [B, 4]."""
         return torch.tensor(list(self), dtype=torch.int32, device=self.device)
+
+
+class StaticSpans(Spans):
+    """Spans of fixed counts, whose lanes and starts the device alone knows: in a table that changes between replays.
+
+    What is computed with them is a function of tensors. Reading a lane or a start on the host raises StateError.
+    """
+
+    def __init__(self, table: Tensor, counts: Sequence[int]) -> None:
+        """`table` I32 [B, 4] as `Spans` has it; its own counts may be smaller, where rows at the end are not live."""
+        self.counts, self.device, self.table = tuple(counts), table.device, table
+        self.masks = {}
+        self.places = torch.cat([torch.arange(count, device=self.device) for count in self.counts])
+        owners = [request for request, count in enumerate(self.counts) for _ in range(count)]
+        self._owners = torch.tensor(owners, device=self.device)
+
+    @property
+    def positions(self) -> Tensor:
+        """Those of all rows as the table now has them, I64 [R]."""
+        return self.table[self._owners, 1] + self.places
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("lanes", "starts"):
+            raise StateError(f"{name} of spans that are on the device, expected nothing on the host to depend on them")
+        raise AttributeError(name)

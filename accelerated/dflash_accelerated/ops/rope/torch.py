@@ -50,15 +50,25 @@ class Turns:
     def held_bytes(self) -> int:
         return sum(part.nbytes for part in self._held)
 
+    def planned_bytes(self, count: int) -> int:
+        """Bytes of the tables of positions [0, count)."""
+        pairs = self._held.cos.shape[1]
+        return 2 * pairs * max(count, len(self._held.cos)) * self._held.cos.itemsize
+
     def reserve(self, count: int) -> None:
         """Have those of positions [0, count)."""
         if count > len(self._held.cos):
             self._held = tables(torch.arange(count, device=self._held.cos.device), *self._form)
 
-    def at(self, positions: Tensor, end: int) -> Tables:
-        """Those of `positions` I64 [R], all below `end`."""
-        if end > len(self._held.cos):
+    def reach(self, end: int) -> bool:
+        """Have those of positions below `end`, and some more where they had to be made anew: whether they were."""
+        short = end > len(self._held.cos)
+        if short:
             self.reserve(max(end, 2 * len(self._held.cos)))
+        return short
+
+    def at(self, positions: Tensor) -> Tables:
+        """Those of `positions` I64 [R], which they reach."""
         return Tables(*(part[positions] for part in self._held))
 
 
