@@ -10,8 +10,9 @@ import torch
 from dflash_spec.config import DraftConfig
 from torch import Tensor
 
+from dflash_accelerated.graphs import Graphs, Profiles, Room, Tensors
 from dflash_accelerated.layers import LayerWeights, Rounded
-from dflash_accelerated.memory import KvPool
+from dflash_accelerated.memory import KvPool, check_reserved
 from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, context_kv, head, materialize, rope
@@ -22,7 +23,6 @@ from dflash_accelerated.ops.sampling import propose
 from dflash_accelerated.protocols import Block, ContextRows, Proposal, SequenceState, Vocabulary
 from dflash_accelerated.rounds import Columns, block_columns
 from dflash_accelerated.settings import SettingRows
-
 
 WIDEST = 16
 """Rows of a block whose config names no width."""
@@ -68,6 +68,9 @@ class DFlashDraft:
         self._context_norms = torch.stack([held[f"{at}k_norm.weight"] for at in places])
         self._turns = rope.Turns(config.theta, config.head_dim, numerics, device)
         self._pool = KvPool(self._full_layers, config.kv_heads, config.head_dim, numerics, device, self.widest)
+        self._appending: Graphs | None = None
+        self._proposing: Graphs | None = None
+        self._margin = 0
 
     @property
     def widest(self) -> int:
@@ -85,12 +88,34 @@ class DFlashDraft:
     def reserve(self, lanes: int, capacity: int) -> None:
         self._pool.reserve(lanes, capacity)
         self._turns.reserve(capacity + self.widest)
+        self._appending = self._proposing = None
+        self._margin = 0
+
+    def planned_bytes(self, lanes: int, capacity: int) -> int:
+        """Bytes of the buffers of `lanes` sequences of `capacity` rows."""
+        return self._pool.planned_bytes(lanes, capacity) + self._turns.planned_bytes(capacity + self.widest)
+
+    def capture(self, profiles: Profiles) -> None:
+        """From now on record appends and blocks of these shapes. Raises StateError before `reserve`."""
+        check_reserved(self._pool)
+        self._margin = profiles.width  # an append's rows that are not live have positions too
+        self._turns.reserve(self._pool.capacity + max(self.widest, profiles.width) + self._margin)
+        features = Room(profiles.rows * len(self.taps) * self.config.hidden_size, self._numerics.act)
+        self._appending = Graphs(profiles, (profiles.width,), self.device, [features], [])
+        self._proposing = Graphs(profiles, (profiles.width,), self.device, *self._rooms(profiles))
+
+    def _rooms(self, profiles: Profiles) -> tuple[list[Room], list[Room]]:
+        """What a block's forward takes and gives, in the widest profile."""
+        hidden = profiles.rows * self.config.hidden_size
+        return [Room(profiles.rows, torch.int64)], [Room(hidden, self._numerics.act)]
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of weights and of buffers, as they were reserved."""
         weights = sum(layer.held_bytes for layer in self._layers)
         weights += sum(each.held_bytes for each in (self._fc, self._context)) + self._context_norms.nbytes
-        return {"weights": weights, "cache": self._pool.held_bytes + self._turns.held_bytes}
+        graphs = [each.held_bytes for each in (self._appending, self._proposing) if each]
+        cache = self._pool.held_bytes + self._turns.held_bytes
+        return {"weights": weights, "cache": cache, "workspace": sum(graphs)}
 
     def products(self) -> list[tuple[Product, str]]:
         """Every matrix product of a round, but for the head, and which rows go through it."""
@@ -102,40 +127,79 @@ class DFlashDraft:
         states = [cast(DraftState, each.state) for each in rows]  # a state returns to the adapter that opened it
         for state, count in zip(states, counts, strict=True):
             state.check_room(count)
-        features = joined([each.features for each in rows])
+        features, graphs = [each.features for each in rows], self._appending
+        spans, recorded = self._spans(states, counts), any(each.record for each in rows)
+        if graphs and graphs.holds(counts) and not recorded:
+            graphs.run("append", spans, [graphs.width] * len(rows), [features], self._appended)
+        else:
+            c = self._append(spans, joined(features))
+        for state, count in zip(states, counts, strict=True):
+            state.advance(count)
+        if recorded:
+            for each, own_c in zip(rows, torch.split(c, counts), strict=True):
+                if each.record:
+                    each.record("features", each.features)
+                    each.record("c", own_c)
+
+    def _append(self, spans: attention.Spans, features: Tensor) -> Tensor:
+        """The device part: context rows c ACT [N, H] of features ACT [N, n·H], which are stored."""
         c = context_kv.feature(features, self._fc, self._hidden_norm, self.config.eps, self._numerics).c
-        self._materialize(c, self._spans(states, counts))
-        for each, state, own_c in zip(rows, states, torch.split(c, counts), strict=True):
-            state.advance(len(each.features))
-            if each.record:
-                each.record("features", each.features)
-                each.record("c", own_c)
+        self._materialize(c, spans)
+        return c
+
+    def _appended(self, spans: attention.Spans, features: Tensor) -> Tensors:
+        self._append(spans, features)
+        return ()
 
     def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
         columns = [self._columns(block) for block in blocks]
         states = [cast(DraftState, block.state) for block in blocks]
         counts = [each.live for each in columns]
-        ids = [id_ for each in columns for id_ in each.ids[: each.live]]
-        spans = self._spans(states, counts)
-        x = vocabulary.embed(torch.tensor(ids, device=self.device))
+        ids = torch.tensor([id_ for each in columns for id_ in each.ids[: each.live]], device=self.device)
+        spans, inputs, graphs = self._spans(states, counts), [ids, *self._controls(blocks, counts)], self._proposing
+        if graphs and graphs.fits(counts) and not any(block.record for block in blocks):
+            found = graphs.run(id(vocabulary), spans, counts, inputs, partial(self._forward, vocabulary, ()))
+        else:
+            found = self._forward(vocabulary, blocks, spans, *inputs)
+        return self._choose(blocks, found, [count - 1 for count in counts], vocabulary)
+
+    def _forward(
+        self, vocabulary: Vocabulary, blocks: Sequence[Block], spans: attention.Spans, ids: Tensor, *controls: Tensor
+    ) -> Tensors:
+        """The device part of a proposal. `blocks` are those whose observers see its stages."""
+        x = vocabulary.embed(ids)
         turn = self._turn(spans)
         for layer in range(self.config.layers):
             x = self._layer(layer, x, turn, spans)
-            record(blocks, f"layer.{layer}", x, counts)
+            record(blocks, f"layer.{layer}", x, spans.counts)
         hidden = head.final_rows(x, spans, self._norm, self.config.eps, self._numerics)
-        counts = [count - 1 for count in counts]
+        counts = [count - 1 for count in spans.counts]
         record(blocks, "hidden", hidden, counts)
-        return self._choose(blocks, hidden, counts, vocabulary)
+        return self._found(hidden, counts, vocabulary, blocks, *controls)
+
+    def _controls(self, blocks: Sequence[Block], counts: Sequence[int]) -> Tensors:
+        """What the device part reads of the requests besides ids; `counts` are the blocks' rows."""
+        return ()
+
+    def _found(
+        self, hidden: Tensor, counts: Sequence[int], vocabulary: Vocabulary, blocks: Sequence[Block], *controls: Tensor
+    ) -> Tensors:
+        """What the device part makes of the blocks' final rows ACT [N, H], `counts` of each."""
+        return (hidden,)
 
     def _columns(self, block: Block) -> Columns:
         return block_columns(block.anchor, self.config.mask_id, block.state.length, block.drafts, block.extent)
 
     def _spans(self, states: Sequence[DraftState], counts: Sequence[int]) -> attention.Spans:
         lanes, lengths = [state.lane for state in states], [state.length for state in states]
-        return attention.Spans(lanes, lengths, counts, self.device)
+        spans = attention.Spans(lanes, lengths, counts, self.device)
+        if self._turns.reach(spans.end + self._margin):
+            for graphs in filter(None, (self._appending, self._proposing)):
+                graphs.clear()
+        return spans
 
     def _turn(self, spans: attention.Spans) -> rope.Tables:
-        return self._turns.at(spans.positions, spans.end)
+        return self._turns.at(spans.positions)
 
     def _materialize(self, c: Tensor, spans: attention.Spans) -> None:
         """Write the keys and values of context rows c ACT [N, H], which follow each state's length."""
@@ -164,9 +228,10 @@ class DFlashDraft:
         return self._pool.store, layer
 
     def _choose(
-        self, blocks: Sequence[Block], hidden: Tensor, counts: list[int], vocabulary: Vocabulary
+        self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary
     ) -> list[Proposal]:
-        """What the blocks' final rows ACT [N, H], `counts` of each, propose."""
+        """The proposals that the device part found, `counts` of each block."""
+        (hidden,) = found
         logits = vocabulary.logits(hidden)
         record(blocks, "logits", logits, counts)
         made = [Proposal(own) for own in torch.split(vocabulary.choose(logits), counts)]

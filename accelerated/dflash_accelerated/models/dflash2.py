@@ -9,8 +9,8 @@ from dflash_spec.config import DFlash2Config
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from dflash_accelerated.graphs import Profiles, Room, Tensors
 from dflash_accelerated.layers import ConvWeights, Rounded
-from dflash_accelerated.memory import KvPool
 from dflash_accelerated.models.dflash import DFlashDraft, record
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, conv, head, materialize, mlp, qkv, rope, selector
@@ -47,6 +47,10 @@ class DFlash2Draft(DFlashDraft):
         self._selector = selector.Selector(projection, *(held[f"candidate_selector.{name}"] for name in names))
         self._local = [layer for layer, window in enumerate(config.windows) if window]
         self._full = [layer for layer, window in enumerate(config.windows) if not window]
+        self._picked = {
+            group: (torch.tensor(layers, device=device), self._context_norms[layers])
+            for group, layers in (("local", self._local), ("full", self._full))
+        }
         slots, heads = max(config.windows) or 1, (config.kv_heads, config.head_dim)
         self.rings = Rings.empty(len(self._local), slots, *heads, numerics, device, tail=self.widest)
 
@@ -66,12 +70,15 @@ class DFlash2Draft(DFlashDraft):
         self.rings.reserve(lanes)
         self._reserved = True
 
+    def planned_bytes(self, lanes: int, capacity: int) -> int:
+        return super().planned_bytes(lanes, capacity) + self.rings.planned_bytes(lanes)
+
     def held_bytes(self) -> dict[str, int]:
         held = super().held_bytes()
         weights = sum(each.held_bytes for each in (*self._attention_conv, *self._mlp_conv))
         weights += self._selector.projection.held_bytes
         weights += self._selector.predecessor.nbytes + self._selector.successor.nbytes
-        return {"weights": held["weights"] + weights, "cache": held["cache"] + self.rings.held_bytes}
+        return held | {"weights": held["weights"] + weights, "cache": held["cache"] + self.rings.held_bytes}
 
     def products(self) -> list[tuple[Product, str]]:
         made = [(each.projection, "block") for each in (*self._attention_conv, *self._mlp_conv)]
@@ -84,10 +91,13 @@ class DFlash2Draft(DFlashDraft):
     def _materialize(self, c: Tensor, spans: attention.Spans) -> None:
         """Write the keys and values of context rows c ACT [N, H]: into the rings, and into the full layers' caches."""
         raw = materialize.project(c, self._context, self.config.layers, self.config.head_dim)
-        for held, layers in ((self.rings.store, self._local), (self._pool.store, self._full)):
-            if layers:
-                own = raw if len(layers) == self.config.layers else materialize.Raw(*(part[:, layers] for part in raw))
-                self._store(held, own, self._context_norms[layers], spans)
+        for held, (layers, norms) in (
+            (self.rings.store, self._picked["local"]),
+            (self._pool.store, self._picked["full"]),
+        ):
+            if len(norms):
+                own = raw if len(norms) == self.config.layers else materialize.Raw(*(part[:, layers] for part in raw))
+                self._store(held, own, norms, spans)
 
     def _held(self, layer: int) -> tuple[attention.Store, int]:
         if self.config.windows[layer]:
@@ -106,31 +116,44 @@ class DFlash2Draft(DFlashDraft):
         product = mlp.swiglu(branch.prepared, weights.gate_up, numerics)
         return conv.finish(product, weights.down_proj, inner.base, branch.finish_delta, y, slot, numerics)
 
-    def _choose(
-        self, blocks: Sequence[Block], hidden: Tensor, counts: list[int], vocabulary: Vocabulary
-    ) -> list[Proposal]:
-        config = self.config
+    def _rooms(self, profiles: Profiles) -> tuple[list[Room], list[Room]]:
+        requests, rows = profiles.batch, profiles.rows
+        takes = [Room(rows, torch.int64), Room(requests, torch.int64), Room(requests, torch.float32)]
+        listed = rows * self.config.selector_top_k
+        gives = [Room(rows, torch.int64), Room(listed, torch.int64), Room(listed, torch.float32)]
+        return [*takes, Room(rows, torch.float32)], gives
+
+    def _controls(self, blocks: Sequence[Block], counts: Sequence[int]) -> Tensors:
+        """Anchors I64 [B], temperatures FP32 [B] and uniforms FP32 [B, K]."""
+        anchors = torch.tensor([block.anchor for block in blocks], device=self.device)
+        heat = [block.sampling.temperature for block in blocks]
+        temperatures = torch.tensor(heat, dtype=torch.float32, device=self.device)
+        return anchors, temperatures, self._uniforms(blocks, max(counts) - 1)
+
+    def _found(
+        self, hidden: Tensor, counts: Sequence[int], vocabulary: Vocabulary, blocks: Sequence[Block], *controls: Tensor
+    ) -> Tensors:
+        config, (anchors, temperatures, uniforms) = self.config, controls
         found = vocabulary.top(hidden, config.selector_top_k, config.output_multiplier, config.softcap)
         parts = (*found, selector.project(hidden, self._selector.projection, self._numerics))
         ids, unary, g = (padded(part, counts) for part in parts)
         path = selector.walk(
-            head.Candidates(ids, unary),
-            g,
-            self._selector,
-            torch.tensor([block.anchor for block in blocks], device=self.device),
-            torch.tensor([block.sampling.temperature for block in blocks], dtype=torch.float32, device=self.device),
-            self._uniforms(blocks, ids.shape[1]),
-            self._numerics,
+            head.Candidates(ids, unary), g, self._selector, anchors, temperatures, uniforms, self._numerics
         )
-        made = [
-            Proposal(path.tokens[at, :count], SparseLaw(ids[at, :count], path.q[at, :count]))
-            for at, count in enumerate(counts)
-        ]
         record(blocks, "candidates", found.ids, counts)
         record(blocks, "unary", found.unary, counts)
-        for stage, rows in (("scores", path.scores), ("q", path.q)):
-            record(blocks, stage, torch.cat([own[:count] for own, count in zip(rows, counts, strict=True)]), counts)
-        return made
+        if blocks:
+            for stage, rows in (("scores", path.scores), ("q", path.q)):
+                record(blocks, stage, torch.cat([own[:count] for own, count in zip(rows, counts, strict=True)]), counts)
+        return path.tokens, ids, path.q
+
+    def _choose(
+        self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary
+    ) -> list[Proposal]:
+        tokens, ids, q = found
+        return [
+            Proposal(tokens[at, :count], SparseLaw(ids[at, :count], q[at, :count])) for at, count in enumerate(counts)
+        ]
 
     def _uniforms(self, blocks: Sequence[Block], steps: int) -> Tensor:
         """FP32 [B, steps], 0 where a block has none."""

@@ -35,7 +35,7 @@ def without_anchors(x: Tensor, spans: Spans) -> Tensor:
     """The rows of every block but its first."""
     if len(spans.counts) == 1:
         return x[1:]
-    return torch.cat([x[first + 1 : first + count] for _, _, count, first in spans])
+    return torch.cat([x[first + 1 : first + count] for first, count in zip(spans.firsts, spans.counts, strict=True)])
 
 
 def logits(hidden: Tensor, head: Product, numerics: Numerics) -> Tensor:
