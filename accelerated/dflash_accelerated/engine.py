@@ -10,10 +10,11 @@ import torch
 from dflash_spec.errors import RequestError
 from dflash_spec.registry import load_profile
 
-from dflash_accelerated import planning
+from dflash_accelerated import planning, workspace
 from dflash_accelerated.arguments import check_device, check_dtype, check_folder, check_ids, check_integer
 from dflash_accelerated.batch import Batch
 from dflash_accelerated.chain import ChainOrchestrator
+from dflash_accelerated.graphs import CudaCapture, Profiles, resolve_graphs
 from dflash_accelerated.images import Checkpoint, Images
 from dflash_accelerated.kernels import Choice, resolve_kernels
 from dflash_accelerated.loading import check_profile, load_pair
@@ -46,12 +47,14 @@ class Engine:
         max_batch: int = BATCH_LIMIT,
         prefill_chunk: int = PREFILL_CHUNK,
         max_checkpoints: int = CHECKPOINTS,
+        graphs: bool | None = None,
     ) -> None:
         """An engine from adapters. `draft_tokens` is K, the most proposals of a round.
 
         `max_context` is how many tokens a sequence may process, `stop_ids` what ends an answer where a request names
         none, and `max_batch` how many requests share a round's forwards and how many sequences are open at once, 1 to
         8. Prompts are read `prefill_chunk` rows at a time, or fewer; `max_checkpoints` is how many images are held.
+        `graphs` replays recorded rounds, as `resolve_graphs` says; None does so wherever that can be done.
 
         Raises RequestError: for a bad argument, and where the buffers, which are reserved here, do not fit.
         """
@@ -68,6 +71,13 @@ class Engine:
         self.draft = draft
         self.max_batch = check_integer("max_batch", max_batch, 1, BATCH_LIMIT)
         planning.reserve((target, draft), self.max_batch, self.max_context + 1, target.device)
+        if resolve_graphs(graphs, target.device, numerics):
+            capture = CudaCapture(target.device)
+            profiles = Profiles(self.max_batch, self.draft_tokens + 1, tuple(draft.taps), capture)
+            planning.record((target, draft), profiles, graphs is True)
+        self._workspace = workspace.prepare(
+            (target, draft), self.max_batch * (self.draft_tokens + 1), self.prefill_chunk
+        )  # fmt: skip
         self._speculative = ChainOrchestrator(target, draft, numerics, self.max_batch)
         self._plain = ChainOrchestrator(target, None, numerics, self.max_batch)
         self._images = Images(check_integer("max_checkpoints", max_checkpoints, 0, CONTEXT_LIMIT))
@@ -90,6 +100,7 @@ class Engine:
         public_tokens: int | None = None,
         proposal_ids: Sequence[int] | None = None,
         max_checkpoints: int = CHECKPOINTS,
+        graphs: bool | None = None,
     ) -> Engine:
         """An engine from two published folders: config.json, and model.safetensors or its shards.
 
@@ -98,7 +109,8 @@ class Engine:
         another one, or its name, rounds the weights once. `kernels` is auto, torch, native or triton, as
         `resolve_kernels` says. `public_tokens` is how many ids of the vocabulary the tokenizer knows (the rest is
         padding); None takes all. `proposal_ids` are the ids among which the draft proposes, in profiles that let it;
-        None takes all public ones.
+        None takes all public ones. `graphs` is whether rounds are replayed as CUDA graphs; None does so on CUDA with
+        Triton's kernels, and elsewhere True is refused.
 
         Raises ConfigError (UnsupportedConfigError where this engine cannot run a well-formed model), CheckpointError
         for a damaged folder, SpecDataError for an unknown profile, RequestError for a bad argument.
@@ -123,11 +135,13 @@ class Engine:
             max_batch=max_batch,
             prefill_chunk=prefill_chunk,
             max_checkpoints=max_checkpoints,
+            graphs=graphs,
         )
 
     def memory(self) -> planning.Memory:
         """Bytes of weights, caches and workspace that the engine holds from its start on: `print(engine.memory())`."""
-        return planning.held((self.target, self.draft))
+        held = planning.held((self.target, self.draft))
+        return held._replace(workspace=held.workspace + self._workspace)
 
     def statistics(self) -> Statistics:
         """What all rounds of `step` came to, since the engine was made: `print(engine.statistics())`."""

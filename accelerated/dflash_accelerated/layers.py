@@ -22,9 +22,9 @@ class Rounded:
     def __getitem__(self, name: str) -> Tensor:
         return self._numerics.weight(self._tensors[name].to(self._device))
 
-    def product(self, names: Sequence[str]) -> Product:
+    def product(self, names: Sequence[str], adds: bool = False) -> Product:
         """The product of one weight, or of several that read one input."""
-        return Product([self[name] for name in names], self._numerics)
+        return Product([self[name] for name in names], self._numerics, adds)
 
 
 class LayerWeights(NamedTuple):
@@ -42,15 +42,15 @@ class LayerWeights(NamedTuple):
     down_proj: Product
 
     @staticmethod
-    def take(held: Rounded, prefix: str) -> LayerWeights:
-        """The layer published under `prefix`, such as `layers.0.`."""
+    def take(held: Rounded, prefix: str, adds: bool = True) -> LayerWeights:
+        """The layer published under `prefix`, such as `layers.0.`; `adds` says whether residuals are added at once."""
 
-        def product(block: str, *names: str) -> Product:
-            return held.product([f"{prefix}{block}.{name}.weight" for name in names])
+        def product(block: str, *names: str, adds: bool = False) -> Product:
+            return held.product([f"{prefix}{block}.{name}.weight" for name in names], adds)
 
         qkv = product("self_attn", "q_proj", "k_proj", "v_proj")
         q_norm, k_norm = (held[f"{prefix}self_attn.{name}.weight"] for name in ("q_norm", "k_norm"))
-        o_proj = product("self_attn", "o_proj")
+        o_proj = product("self_attn", "o_proj", adds=adds)
         return LayerWeights(
             held[f"{prefix}input_layernorm.weight"],
             qkv,
@@ -58,7 +58,7 @@ class LayerWeights(NamedTuple):
             o_proj,
             held[f"{prefix}post_attention_layernorm.weight"],
             product("mlp", "gate_proj", "up_proj"),
-            product("mlp", "down_proj"),
+            product("mlp", "down_proj", adds=adds),
         )
 
     @property

@@ -50,6 +50,8 @@ class DFlashDraft:
 
     staged = True
     """Whether raw and normed heads are rounded before they turn."""
+    adds_at_once = True
+    """Whether a layer's residuals are added to a product as it is."""
 
     def __init__(
         self, config: DraftConfig, tensors: Mapping[str, Tensor], numerics: Numerics, device: torch.device
@@ -60,7 +62,9 @@ class DFlashDraft:
         self.config = config
         self.taps = config.taps
         self._numerics = numerics
-        self._layers = [LayerWeights.take(held, f"layers.{layer}.") for layer in range(config.layers)]
+        self._layers = [
+            LayerWeights.take(held, f"layers.{layer}.", self.adds_at_once) for layer in range(config.layers)
+        ]
         self._fc, self._hidden_norm = held.product(["fc.weight"]), held["hidden_norm.weight"]
         self._norm = held["norm.weight"]
         places = [f"layers.{layer}.self_attn." for layer in range(config.layers)]

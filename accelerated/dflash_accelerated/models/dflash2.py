@@ -30,6 +30,7 @@ class DFlash2Draft(DFlashDraft):
     """
 
     config: DFlash2Config
+    adds_at_once = False
     _reserved = False
 
     def __init__(

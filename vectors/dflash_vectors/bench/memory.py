@@ -9,6 +9,7 @@ import ctypes
 import json
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from dflash_spec.errors import UnsupportedError
 
 from dflash_vectors.bench.figures import Memory
-from dflash_vectors.bench.pairs import Pair
+from dflash_vectors.bench.pairs import Pair, make
 
 CONTEXT = 256
 """Tokens after which a request is dropped for a new one, so that the context stays bounded."""
@@ -28,12 +29,14 @@ def measured(pair: Pair, rounds: int, kernels: str, threads: int) -> Memory:
     """Peak and growth of `rounds` rounds. Raises UnsupportedError where the process fails or there is no /proc."""
     if not Path("/proc/self/status").exists():
         raise UnsupportedError("memory is measured through /proc/self/status, which this system does not have")
-    asked = {
-        "target": str(pair.target), "draft": str(pair.draft), "prompt": pair.prompt(64), "rounds": rounds,
-        "kernels": kernels, "threads": threads,
-    }  # fmt: skip
-    command = [sys.executable, "-m", "dflash_vectors.bench.memory", json.dumps(asked)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        tiny = make(Path(folder) / "pair", pair.backend, "tiny")
+        asked = {
+            "target": str(pair.target), "draft": str(pair.draft), "prompt": pair.prompt(64), "rounds": rounds,
+            "kernels": kernels, "threads": threads, "tiny": [str(tiny.target), str(tiny.draft)],
+        }  # fmt: skip
+        command = [sys.executable, "-m", "dflash_vectors.bench.memory", json.dumps(asked)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no word"]
         raise UnsupportedError(f"the process whose memory is measured ended with {done.returncode}: {last[0]}")
@@ -57,12 +60,17 @@ def held() -> int:
 
 
 def child(asked: dict[str, Any]) -> dict[str, Any]:
-    """Load the pair, decode so many rounds of one request after another, and tell what that took."""
+    """Load the pair, decode so many rounds of one request after another, and tell what that took.
+
+    What Python and the libraries take for themselves is in the process before: it has decoded with a tiny pair.
+    """
     import torch
     from dflash_accelerated import Engine
 
     torch.set_num_threads(asked["threads"])
-    torch.randn(64, 64).bfloat16() @ torch.randn(64, 64).bfloat16()  # the library's own start
+    first = Engine.from_pretrained(*asked["tiny"], dtype=torch.bfloat16, max_batch=1, kernels=asked["kernels"])
+    first.generate(range(1, 9), 16)
+    del first
     baseline = held()
     engine = Engine.from_pretrained(
         asked["target"], asked["draft"], dtype=torch.bfloat16, max_batch=1, max_context=4 * CONTEXT,

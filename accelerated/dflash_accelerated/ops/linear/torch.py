@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,10 @@ from dflash_accelerated.numerics import Numerics
 
 MULTIPLY = torch.ops.mkldnn._linear_pointwise.default
 MULTIPLY_AND_ADD = torch.ops.mkldnn._linear_pointwise.binary
+FEW_ROWS, MANY_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 64
+KERNEL_BYTES = 600 << 10
+"""What the library keeps for each shape and number of rows that it has multiplied (PyTorch 2.13): a thousand of them
+would be as large as a model, so that rows are filled up to few numbers."""
 ROWS_LAID_OUT_FOR = 16
 """A block's rows. The layout that the library picks for them serves 1 to 128 rows equally well."""
 
@@ -34,25 +38,39 @@ class Product:
     Clause: NUM-006. Source: NInfer op-development.md.
     """
 
-    def __init__(self, weights: Sequence[Tensor], numerics: Numerics) -> None:
-        """`weights` [m, n] each, in the compute dtype."""
+    def __init__(self, weights: Sequence[Tensor], numerics: Numerics, adds: bool = False) -> None:
+        """`weights` [m, n] each, in the compute dtype; `adds` says that it is asked for by `plus`."""
         joined = weights[0] if len(weights) == 1 else torch.cat(list(weights))
         self.outputs, self.inputs = joined.shape
         self.dtype, self.held_bytes = joined.dtype, joined.nbytes
-        self._packed = numerics.kernels != "triton" and _library_multiplies(joined)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(joined, ROWS_LAID_OUT_FOR) if self._packed else joined
+        self.adds = adds
+        self.packed = numerics.kernels != "triton" and _library_multiplies(joined)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(joined, ROWS_LAID_OUT_FOR) if self.packed else joined
+
+    def make_ready(self, counts: Collection[int]) -> int:
+        """Have the library make its kernels for so many rows: how many it has then."""
+        if not self.packed:
+            return 0
+        for count in counts:
+            rows = torch.zeros(count, self.inputs, dtype=self.dtype)
+            if self.adds:
+                MULTIPLY_AND_ADD(rows, rows.new_zeros(count, self.outputs), self._weight, None, "add")
+            else:
+                MULTIPLY(rows, self._weight, None, "none", [], "")
+        return len(counts)
 
     @property
     def weight(self) -> Tensor:
         """The joined weight [m, n]. Raises RuntimeError where only the library can read it."""
-        return self._weight.to_dense() if self._packed else self._weight
+        return self._weight.to_dense() if self.packed else self._weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product of rows x [R, n]: [R, m] in the weight's dtype."""
-        if self._packed and x.shape[0]:
-            made: Tensor = MULTIPLY(x, self._weight, None, "none", [], "")
-            return made
-        return x.new_empty(0, self.outputs) if self._packed else linear(x, self._weight)
+        if not self.packed:
+            return linear(x, self._weight)
+        rows = x.shape[0]
+        made: Tensor = MULTIPLY(_filled_up(x, rows), self._weight, None, "none", [], "")
+        return made if len(made) == rows else made[:rows]
 
     def plus(self, x: Tensor, residual: Tensor, numerics: Numerics) -> Tensor:
         """residual + product, rounded to `act`: x [R, n], residual ACT [R, m].
@@ -61,11 +79,29 @@ class Product:
 
         Clauses: DRAFT-009, DRAFT-012. Source: NInfer docs/maintainer/dflash.md.
         """
-        if self._packed and x.shape[0]:
-            made: Tensor = MULTIPLY_AND_ADD(x, residual, self._weight, None, "add")
-            return made
-        branch = self(x)
-        return numerics.activation(residual.to(branch.dtype) + branch)
+        if not self.packed:
+            branch = self(x)
+            return numerics.activation(residual.to(branch.dtype) + branch)
+        rows = x.shape[0]
+        made: Tensor = MULTIPLY_AND_ADD(_filled_up(x, rows), _filled_up(residual, rows), self._weight, None, "add")
+        return made if len(made) == rows else made[:rows]
+
+
+def filled_up(rows: int) -> int:
+    """How many rows the library multiplies instead of `rows`: one of FEW_ROWS, or a multiple of 64."""
+    return next((count for count in FEW_ROWS if count >= rows), -(-rows // MANY_ROWS) * MANY_ROWS)
+
+
+def row_counts(most: int) -> list[int]:
+    """All that `filled_up` gives for 1 to `most` rows."""
+    few = [count for count in FEW_ROWS if count < filled_up(most)]
+    return [*few, *range(FEW_ROWS[-1] + MANY_ROWS, filled_up(most), MANY_ROWS), filled_up(most)]
+
+
+def _filled_up(x: Tensor, rows: int) -> Tensor:
+    """The same rows, and zeros after them."""
+    wanted = filled_up(rows)
+    return x if wanted == rows else torch.nn.functional.pad(x, (0, 0, 0, wanted - rows))
 
 
 def _library_multiplies(weight: Tensor) -> bool:
