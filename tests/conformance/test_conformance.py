@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dflash_accelerated.native import available
 from dflash_vectors.cases import Entry, default_folder, read_index
 from dflash_vectors.plugin import Bench, expect_passed
 
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.conformance
 IMPLEMENTATIONS = {
     "reference": "python:dflash_vectors.implementations.reference:create",
     "accelerated": "python:dflash_accelerated.conformance:create",
+    "accelerated-native": "python:dflash_accelerated.conformance:native",
 }
 ENTRIES = read_index(default_folder())
 
@@ -32,4 +34,6 @@ def test_the_vectors_are_those_of_this_checkout() -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_an_implementation_gives_what_the_vector_says(bench: Bench, name: str, entry: Entry) -> None:
+    if name == "accelerated-native" and not available():
+        pytest.skip("no C compiler")
     expect_passed(bench, IMPLEMENTATIONS[name], entry)
