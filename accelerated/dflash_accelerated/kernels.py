@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Literal, get_args
 
 import torch
-from dflash_spec.errors import RequestError
+from dflash_spec.errors import RequestError, UnsupportedError
 
 from dflash_accelerated.arguments import shown
 from dflash_accelerated.numerics import Kernels
@@ -47,6 +47,10 @@ def _without_native(device: torch.device) -> str:
     """What native kernels want and do not find, if there is such a thing."""
     if device.type != "cpu":
         return "device cpu: native kernels are C code"
-    from dflash_accelerated.native import available  # it compiles the kernels
+    from dflash_accelerated import native
 
-    return "" if available() else "a C compiler, which was not found"
+    try:
+        native.kernels()  # which compiles them
+    except UnsupportedError as error:
+        return f"native kernels that can be built: {error}"
+    return ""

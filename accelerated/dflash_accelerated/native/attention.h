@@ -104,6 +104,14 @@ static void turn_keys(const void *const *rows, int type, int64_t dim, float *to)
 
 #include "pairs.h"
 
+/* Asks for a key and a value of the tile after this one: `ahead` bytes on, `bytes` of each. An address is only a hint. */
+INLINE void fetch_ahead(const void *key, const void *value, int64_t ahead, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) {
+        __builtin_prefetch((const char *)key + ahead + i);
+        __builtin_prefetch((const char *)value + ahead + i);
+    }
+}
+
 /* Keys [low, high) of the tile that begins at `tile` into columns, values into FP32 rows [TILE, padded], or both into
  * pairs. Nothing else is read; the columns of other positions hold copies, which no line looks at. */
 static void fill_tile(const struct attention_job *j, const struct item *item, int64_t tile, int64_t low, int64_t high,
@@ -118,6 +126,7 @@ static void fill_tile(const struct attention_job *j, const struct item *item, in
         rows[p - tile] = own ? at(a->k, row * a->k_stride + item->head * a->dim, a->act) : at(a->keys, stored, a->act);
         const void *value = own ? at(a->v, row * a->v_stride + item->head * a->dim, type) : at(a->values, stored, type);
         paired[p - tile] = value;
+        if (!own) fetch_ahead(rows[p - tile], value, TILE * a->dim * width(a->act), a->dim * width(a->act));
         for (int64_t i = 0; i < a->dim && !j->pairs; i += LANES)
             store(values, (p - tile) * j->padded + i, F32, load_some(value, i, type, a->dim - i));
     }
