@@ -14,7 +14,7 @@ from dflash_accelerated import Engine, Memory
 from dflash_accelerated.kernels import resolve_kernels
 from dflash_accelerated.numerics import Kernels
 from dflash_accelerated.options import Options
-from dflash_accelerated.planning import available, reserve
+from dflash_accelerated.planning import available, held, reserve
 from dflash_spec.errors import DFlashError, RequestError
 
 Load = Callable[..., Engine]
@@ -115,10 +115,13 @@ def test_a_fitting_reservation_is_made_and_counted(random_engine: Engine, monkey
     adapters = [Adapter(10, {"weights": 7, "cache": 10}), Adapter(3, {"cache": 4, "workspace": 2 * 2**20})]
     reserve([*adapters, object()], 2, 9, CPU)
     assert [each.asked for each in adapters] == [[(2, 9)], [(2, 9)]]
+    assert held(adapters) == Memory(7, 14, 2 * 2**20)
+    assert str(held(adapters)) == "weights 7 bytes + cache 14 bytes + workspace 2.0 MiB = 2.0 MiB"
+    own, more = random_engine.memory(), held((random_engine.target, random_engine.draft))
     monkeypatch.setattr(random_engine, "target", adapters[0])
     monkeypatch.setattr(random_engine, "draft", adapters[1])
-    assert random_engine.memory() == Memory(7, 14, 2 * 2**20)
-    assert str(random_engine.memory()) == "weights 7 bytes + cache 14 bytes + workspace 2.0 MiB = 2.0 MiB"
+    beside = own.workspace - more.workspace  # what forwards of the pair that it was made with hold
+    assert random_engine.memory() == Memory(7, 14, 2 * 2**20 + beside)
     free = available(CPU)
     assert free is None or free > 2**20
 
