@@ -15,7 +15,9 @@ from dflash_accelerated.chain import ChainOrchestrator
 from dflash_accelerated.images import Images
 from dflash_accelerated.lanes import Snapshot
 from dflash_accelerated.memory import KvCache, KvPool
-from dflash_accelerated.ops import ring
+from dflash_accelerated.models.dflash import DFlashDraft
+from dflash_accelerated.ops import materialize
+from dflash_accelerated.ops.attention import Spans, Store
 from dflash_accelerated.requests import Running
 from dflash_accelerated.rings import RingState
 from dflash_spec.errors import DFlashError
@@ -155,9 +157,13 @@ def positions_restart_after_a_fork(patch: pytest.MonkeyPatch) -> None:
 
 def slots_of_round_one_are_used_again(patch: pytest.MonkeyPatch) -> None:
     """The slots of so many rows are computed once, as in a captured graph."""
-    captured: dict[int, torch.Tensor] = {}
-    true = ring.slots
-    patch.setattr(ring, "slots", lambda positions, size: captured.setdefault(len(positions), true(positions, size)))
+    captured: dict[tuple[int, ...], Spans] = {}
+    true = DFlashDraft._store
+
+    def stored(self: DFlashDraft, held: Store, raw: materialize.Raw, norms: torch.Tensor, spans: Spans) -> None:
+        true(self, held, raw, norms, captured.setdefault(spans.counts, spans))
+
+    patch.setattr(DFlashDraft, "_store", stored)
 
 
 def a_prefix_comes_back_without_its_context(patch: pytest.MonkeyPatch) -> None:
