@@ -59,15 +59,16 @@ class Images:
 
     def __init__(self, slots: int) -> None:
         """So many slots, all of them empty."""
-        self.held: list[Image | None] = [None] * slots
-        self._generations = [0] * slots
+        self.held: dict[int, Image] = {}
+        self._slots = slots
+        self._generations: dict[int, int] = {}
 
     def put(self, image: Image, slot: int | None = None) -> Checkpoint:
         """Hold an image in an empty slot, or in any: its name. Raises StateError if there is none."""
-        empty = [at for at, held in enumerate(self.held) if held is None]
-        slot = slot if slot is not None else next(iter(empty), -1)
-        if slot not in empty:
-            raise StateError(f"image slot {slot}, expected an empty one of {len(self.held)}: release a checkpoint")
+        if slot is None:
+            slot = next((at for at in range(self._slots) if at not in self.held), -1)
+        if slot in self.held or not 0 <= slot < self._slots:
+            raise StateError(f"image slot {slot}, expected an empty one of {self._slots}: release a checkpoint")
         self.held[slot], self._generations[slot] = image, next(_GENERATIONS)
         return Checkpoint(slot, self._generations[slot], image.tokens)
 
@@ -75,7 +76,7 @@ class Images:
         """The image of this name. Raises StateError for one that was released, or is another engine's."""
         if not isinstance(name, Checkpoint):
             raise StateError(f"a checkpoint is {type(name).__name__}, expected what `checkpoint` gave")
-        image = self.held[name.slot] if 0 <= name.slot < len(self.held) else None
+        image = self.held.get(name.slot)
         if image is None or self._generations[name.slot] != name.generation:
             raise StateError(
                 f"generation {name.generation} of image slot {name.slot}, expected one that is held: it was released, "
@@ -86,7 +87,7 @@ class Images:
     def release(self, name: Checkpoint) -> None:
         """Empty the slot of this name. Raises StateError as `get`."""
         self.get(name)
-        self.held[name.slot] = None
+        del self.held[name.slot]
 
     def replicate(self, name: Checkpoint, device: torch.device, slot: int | None = None) -> Checkpoint:
         """A copy on `device`, with a name of its own; the copy is whole before it has one. Raises StateError."""

@@ -154,6 +154,15 @@ def test_names_of_released_images_and_of_other_engines_are_refused(one: Engine, 
         one.checkpoint(ticket)
 
 
+def test_slots_for_images_cost_nothing_until_they_hold_one(random_pair2: Path, load: Load) -> None:
+    engine = load(random_pair2, draft_tokens=4, max_checkpoints=2**31 - 1)
+    ticket, _ = advanced(engine, asked(engine), 2)
+    names = [engine.checkpoint(ticket) for _ in range(3)]
+    engine.release(names[1])
+    names.append(engine.checkpoint(ticket))
+    assert [name.slot for name in names] == [0, 1, 2, 1]
+
+
 def test_a_prompt_of_another_text_and_an_image_without_all_of_its_context_are_refused(one: Engine) -> None:
     ticket, _ = advanced(one, asked(one), 3)
     name = one.checkpoint(ticket)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from dflash_accelerated import rings
+from dflash_accelerated.ops import materialize
+from dflash_accelerated.ops.attention import Spans
 from dflash_vectors.peers import trace_authors
 from dflash_vectors.replay import BUG, Report
 from dflash_vectors.replay.recording import record_reference
@@ -92,37 +92,39 @@ def test_rows_that_a_state_keeps_show_in_the_next_tensors_where_its_frontiers_ar
     assert bug.guesses[0].name == "rejected-rows-visible"
 
 
+WINDOW = 19
+
+
 class Ring:
     """The accelerated engine's rings, whose writes go wrong from round FROM on; writes count the rounds."""
 
-    def __init__(self, change: Callable[[Ring, torch.Tensor], torch.Tensor]) -> None:
-        self.change, self.writes, self.first = change, -1, torch.empty(0, dtype=torch.int64)
+    def __init__(self, change: Callable[[Ring, Spans], Spans]) -> None:
+        self.change, self.writes, self.first = change, -1, 0
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        write = rings.Rings.write
+        store = materialize.store
 
-        def wrong(held: Any, lanes: Any, positions: Any, keys: Any, values: Any) -> None:
+        def wrong(*arguments: Any) -> None:
+            *rows, held, spans, numerics = arguments
+            if held.slots != WINDOW:  # a full layer's store
+                store(*arguments)
+                return
             self.writes += 1
             if self.writes == FROM - 1:
-                self.first = positions
-            if self.writes < FROM:
-                write(held, lanes, positions, keys, values)
-                return
-            slots = self.change(self, positions)
-            kept = slots >= 0
-            write(held, lanes[kept], slots[kept], keys[kept], values[kept])
+                self.first = spans.starts[0]
+            store(*rows, held, spans if self.writes < FROM else self.change(self, spans), numerics)
 
-        monkeypatch.setattr(rings.Rings, "write", wrong)
+        monkeypatch.setattr(materialize, "store", wrong)
 
 
-def last_slot_missed(ring: Ring, positions: torch.Tensor) -> torch.Tensor:
+def last_slot_missed(ring: Ring, spans: Spans) -> Spans:
     """The newest row of a commit does not reach its slot."""
-    return torch.where(positions == positions[-1], -1, positions)
+    return Spans(spans.lanes, spans.starts, [count - 1 for count in spans.counts], spans.device)
 
 
-def slots_captured_once(ring: Ring, positions: torch.Tensor) -> torch.Tensor:
+def slots_captured_once(ring: Ring, spans: Spans) -> Spans:
     """The slots were captured in one round, and the rows of every later round go there."""
-    return positions - positions[0] + ring.first[0]
+    return Spans(spans.lanes, [ring.first], spans.counts, spans.device)
 
 
 RINGS = pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_a_fault_in_the_accelerated_engines_rings_is_found_where_it_begins(
     change: Any, clause: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both layers of this pair are local. The first looks back to one row alone, which is not the one that is wrong."""
-    bug = ring_report(make("dflash2", draft_windows=(19, 19)), "zlab", change, tmp_path, monkeypatch).bug
+    bug = ring_report(make("dflash2", draft_windows=(WINDOW, WINDOW)), "zlab", change, tmp_path, monkeypatch).bug
     assert bug is not None
     assert (bug.round, bug.place, bug.clause) == (FROM, "stage.layer.1", clause), bug.guesses
 

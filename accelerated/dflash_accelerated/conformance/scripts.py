@@ -151,7 +151,7 @@ class Desk:
         """Copy an image to an empty slot by way of the host. What an aborted copy has read has no name."""
         name = self._name(slot, number)
         copied = self._images.get(name).copied(tags.CPU)
-        need(0 <= to < len(self._names) and self._images.held[to] is None, f"image slot {to} is not empty")
+        need(0 <= to < len(self._names) and to not in self._images.held, f"image slot {to} is not empty")
         if not aborted:
             self._put(to, lambda: self._images.put(copied, to))
 
