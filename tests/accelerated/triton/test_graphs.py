@@ -44,7 +44,8 @@ def engine_of(folder: Path, capture: Again | None, poisoned: bool = False) -> An
     engine = Engine.from_pretrained(
         folder / "target", folder / "draft", kernels="triton", draft_tokens=DRAFTS, max_batch=BATCH, max_context=40
     )
-    target, draft = engine.target, engine.draft
+    target: Any = engine.target
+    draft: Any = engine.draft
     if capture:
         profiles = Profiles(BATCH, WIDTH, draft.taps, capture)
         for adapter in (target, draft):
