@@ -26,6 +26,8 @@ SIGNATURES = {
     "exponentials": "pp l",
     "top": "pppp llll i f l",
     "walk": "ppppppppppp lllllll iii l",
+    "distribution": "pppppppp lllll i l",
+    "draw": "pppp llll i l",
 }
 """Of each kernel: p an address, l a count or stride in elements, i a dtype or switch, f a number."""
 

@@ -7,3 +7,4 @@
 #include "stores.h"
 #include "ranking.h"
 #include "walk.h"
+#include "laws.h"

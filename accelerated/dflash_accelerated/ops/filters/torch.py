@@ -38,7 +38,7 @@ class Filtered(NamedTuple):
     kept: Tensor
 
 
-@dispatched("triton")
+@dispatched("native", "triton")
 def distribution(scores: Tensor, rows: SettingRows, numerics: Numerics) -> Distribution:
     """softmax(score / T) of what a row's filters leave: scores FP32 [N, V].
 
@@ -64,10 +64,10 @@ def filtered(scores: Tensor, rows: SettingRows, numerics: Numerics) -> Filtered:
     """The distribution of filtered rows, with what it rests on."""
     cap = int(numerics.profile.axes["sampling_cap"])
     left = _left(scores, rows, cap, _width(scores, rows))
+    law, kept = distribution(scores, rows, numerics), left.keep.sum(dim=1)
     if cap:
-        return Filtered(_capped(left), left.weights, left.keep.sum(dim=1))
-    everywhere = torch.zeros_like(scores).scatter_(1, left.order, left.weights)
-    return Filtered(_over_all_ids(scores, left, rows), everywhere, left.keep.sum(dim=1))
+        return Filtered(law, left.weights, kept)
+    return Filtered(law, torch.zeros_like(scores).scatter_(1, left.order, left.weights), kept)
 
 
 class _Left(NamedTuple):

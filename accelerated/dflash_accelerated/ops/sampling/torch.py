@@ -33,7 +33,7 @@ def propose(logits: Tensor, public: int, rows: SettingRows, coins: Tensor, numer
     return Proposed(draw(Distribution(None, q), coins, numerics).clamp(min=0), q)
 
 
-@dispatched("triton")
+@dispatched("native", "triton")
 def draw(law: Distribution, goal: Tensor, numerics: Numerics) -> Tensor:
     """The first id whose inclusive cumulative weight is above `goal`, else the last id of weight above 0: I64 [N].
 
