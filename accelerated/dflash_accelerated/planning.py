@@ -53,8 +53,8 @@ def reserve(adapters: Iterable[object], lanes: int, rows: int, device: torch.dev
     """
     reserving = [adapter for adapter in adapters if isinstance(adapter, Reserving)]
     wanted = sum(adapter.planned_bytes(lanes, rows) for adapter in reserving if isinstance(adapter, Planning))
-    free = available(device)
-    if free is not None and wanted > free:
+    free, have = available(device), held(reserving).cache
+    if free is not None and wanted > free + have:
         raise _refusal(lanes, rows, f"{wanted} bytes ({size(wanted)})", f"{size(free)} at most on {device}")
     for adapter in reserving:
         try:
