@@ -102,7 +102,7 @@ class Ring:
         self.change, self.writes, self.first = change, -1, 0
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        store = materialize.store
+        store: Callable[..., None] = materialize.store
 
         def wrong(*arguments: Any) -> None:
             *rows, held, spans, numerics = arguments
