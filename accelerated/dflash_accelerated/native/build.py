@@ -35,9 +35,7 @@ def build() -> ctypes.CDLL:
     folder = _cache_folder()
     if folder is not None:
         try:
-            if not (folder / name).exists():
-                _compile(compiler, folder / name)
-            return ctypes.CDLL(str(folder / name))
+            return _loaded(compiler, folder / name)
         except OSError:
             pass  # full, not writable after all, or mounted so that nothing in it can be run
     with tempfile.TemporaryDirectory(prefix="dflash-oracle-") as held:
@@ -48,9 +46,23 @@ def build() -> ctypes.CDLL:
             raise UnsupportedError(f"native kernels: {problem}, expected a library that can be loaded") from problem
 
 
+def _loaded(compiler: Sequence[str], library: Path) -> ctypes.CDLL:
+    """What lies there; compiled anew where nothing does, or where it cannot be loaded, as after a crash."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError:
+        _compile(compiler, library)
+        return ctypes.CDLL(str(library))
+
+
 def find_compiler() -> list[str]:
     """The command in $CC, else the first of cc, gcc and clang on the path. Raises UnsupportedError."""
-    asked = shlex.split(os.environ.get("CC", ""))
+    try:
+        asked = shlex.split(os.environ.get("CC", ""))
+    except ValueError as problem:
+        raise UnsupportedError(
+            f"native kernels: $CC is {os.environ['CC']!r}: {problem}, expected a command"
+        ) from problem
     for command in [asked] if asked else [[name] for name in COMPILERS]:
         if shutil.which(command[0]):
             return command

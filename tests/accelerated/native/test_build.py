@@ -58,6 +58,13 @@ def test_a_compiler_that_is_asked_for_by_a_wrong_name_is_named(monkeypatch: pyte
         calls.kernels()
 
 
+def test_a_compiler_that_is_no_command_line_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "gcc 'of mine")
+    assert not available()
+    with pytest.raises(UnsupportedError, match=r"\$CC is \"gcc 'of mine\": No closing quotation, expected a command"):
+        calls.kernels()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -120,8 +127,11 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without(
 def test_a_damaged_library_is_not_the_end(compiler: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "dflash-oracle"
     folder.mkdir(parents=True)
-    (folder / f"kernels-{build._fingerprint(compiler)}.so").write_bytes(b"half a lib")
+    library = folder / f"kernels-{build._fingerprint(compiler)}.so"
+    library.write_bytes(b"half a lib")
     assert available()
+    assert library.read_bytes().startswith(b"\x7fELF"), "each process would compile for itself"
+    assert list(folder.iterdir()) == [library]
 
 
 def test_processes_that_build_at_once_do_not_disturb_each_other(compiler: list[str], tmp_path: Path) -> None:
