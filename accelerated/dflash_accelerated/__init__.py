@@ -6,13 +6,18 @@
 plans keep the protocols of `dflash_accelerated.protocols`.
 """
 
-from dflash_accelerated.engine import Engine
-from dflash_accelerated.images import Checkpoint
-from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.planning import Memory
-from dflash_accelerated.requests import Generation, Request, Round, RoundTrace
-from dflash_accelerated.statistics import Statistics
-from dflash_accelerated.timing import StageTimes
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dflash_accelerated.engine import Engine
+    from dflash_accelerated.images import Checkpoint
+    from dflash_accelerated.numerics import Numerics
+    from dflash_accelerated.planning import Memory
+    from dflash_accelerated.requests import Generation, Request, Round, RoundTrace
+    from dflash_accelerated.statistics import Statistics
+    from dflash_accelerated.timing import StageTimes
 
 __all__ = [
     "Checkpoint",
@@ -26,3 +31,26 @@ __all__ = [
     "StageTimes",
     "Statistics",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The names above, loaded when the first of them is asked for: a command can be interrupted while PyTorch loads."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dflash_accelerated.engine import Engine
+    from dflash_accelerated.images import Checkpoint
+    from dflash_accelerated.numerics import Numerics
+    from dflash_accelerated.planning import Memory
+    from dflash_accelerated.requests import Generation, Request, Round, RoundTrace
+    from dflash_accelerated.statistics import Statistics
+    from dflash_accelerated.timing import StageTimes
+
+    public = (
+        Checkpoint, Engine, Generation, Memory, Numerics, Request, Round, RoundTrace, StageTimes, Statistics
+    )  # fmt: skip
+    globals().update({each.__name__: each for each in public})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
