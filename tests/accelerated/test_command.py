@@ -127,7 +127,7 @@ BAD = {
     "--ids 1 --prefill-chunk 0": "prefill_chunk is 0, expected 1 to",
     "--ids 1 --max-context 0": "max_context is 0, expected 1 to",
     "--ids 1 --stop-ids 99999": "stop_ids[0] is 99999, expected 0 to",
-    "--ids 1 --stop end": "stop_strings without pieces",
+    "--ids 1 --stop end": "--stop with --ids, expected --text or --bytes",
     "--ids 1 --public-tokens 0": "public_tokens is 0, expected 1 to",
 }
 
@@ -208,6 +208,11 @@ def test_a_signal_ends_a_run_with_130_and_no_traceback(pair: tuple[list[str], Pl
         out, err = running.communicate(timeout=60)
     assert (running.returncode, "Traceback" in err) in {(130, False), (0, False)}, err
     assert (first + out).split()[0] == str(plan.continuation(plan.prompts[0], 1)[0])
+
+
+def test_the_way_in_loads_no_pytorch() -> None:
+    told = "import sys; from dflash_accelerated.commands import generate; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", told], check=True, timeout=60)
 
 
 def test_a_reader_that_leaves_ends_it_without_a_word(pair: tuple[list[str], Planted]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from dflash_spec.config import read_draft_config, read_target_config
-from dflash_spec.errors import DFlashError, OutputError
+from dflash_spec.errors import DFlashError, OutputError, RequestError
 from dflash_spec.registry import PROFILES, load_profile
 
 from dflash_accelerated.commands import texts
@@ -128,7 +128,7 @@ def _add_engine(made: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", help="where to compute: cpu or cuda (cpu)")
     add("--kernels", default="auto", choices=("auto", "torch", "native", "triton"), help="what runs the ops (auto)")
     add("--profile", default="zlab", choices=PROFILES, help="whose rules hold where published systems differ (zlab)")
-    add("--threads", type=int, metavar="N", help="CPU threads (default: PyTorch's choice)")
+    add("--threads", type=int, metavar="N", help="CPU threads (default: PyTorch's choice); 1 on a busy machine")
 
 
 def _ids(text: str) -> list[int]:
@@ -162,6 +162,8 @@ def _decoded(options: argparse.Namespace, answer: Answer) -> int:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     prompt = _prompt(options)
+    if options.stop and prompt.pieces is None:
+        raise RequestError("--stop with --ids, expected --text or --bytes: their tokens have bytes to look for it in")
     progress = Progress(1)
     progress.show(0, f"loading {options.target} and {options.draft}")
     try:
