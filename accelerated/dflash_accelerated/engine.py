@@ -18,7 +18,7 @@ from dflash_accelerated.graphs import CudaCapture, Profiles, resolve_graphs
 from dflash_accelerated.images import Checkpoint, Images
 from dflash_accelerated.kernels import Choice, resolve_kernels
 from dflash_accelerated.loading import check_profile, load_pair
-from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.numerics import Kernels, Numerics
 from dflash_accelerated.options import CONTEXT_LIMIT, SEED_LIMIT, Ids, Limits, Options, read_request
 from dflash_accelerated.protocols import Draft, Orchestrator, Target
 from dflash_accelerated.requests import Generation, Request, Round
@@ -137,6 +137,11 @@ class Engine:
             max_checkpoints=max_checkpoints,
             graphs=graphs,
         )
+
+    @property
+    def kernels(self) -> Kernels:
+        """Which kernels run: what `auto` came to."""
+        return self.numerics.kernels
 
     def memory(self) -> planning.Memory:
         """Bytes of weights, caches and workspace that the engine holds from its start on: `print(engine.memory())`."""
@@ -266,6 +271,8 @@ class Engine:
 
     def request(self, prompt_ids: Ids, max_new_tokens: int, **options: Unpack[Options]) -> Request:
         """The arguments of `generate`, checked, for `generate_batch` and `submit`. Raises RequestError."""
+        for name in options.keys() - Options.__annotations__.keys():
+            raise RequestError(f"option {name!r}, expected one of {', '.join(Options.__annotations__)}")
         limits = Limits(
             self.numerics.profile, self.target.vocabulary.public, self.max_context, self.draft_tokens,
             self.prefill_chunk, self.stop_ids,

@@ -154,3 +154,9 @@ def test_folders_that_are_none_are_named(random_pair: Path) -> None:
     for bad in (None, 5, "", "a\0b", b"x"):
         with pytest.raises(RequestError, match=r"draft is .*, expected a folder with config\.json"):
             Engine.from_pretrained(random_pair / "target", bad)  # type: ignore[arg-type]  # that is the point
+
+
+def test_an_option_that_there_is_not_is_answered_with_those_that_there_are(random_engine: Engine) -> None:
+    with pytest.raises(RequestError, match=r"option 'temprature', expected one of temperature, seed, stop_ids"):
+        random_engine.generate([1, 2], 3, temprature=0.5)  # type: ignore[call-arg]
+    assert random_engine.kernels == random_engine.numerics.kernels
