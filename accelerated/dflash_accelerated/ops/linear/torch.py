@@ -12,6 +12,7 @@ from dflash_accelerated.numerics import Numerics
 MULTIPLY = torch.ops.mkldnn._linear_pointwise.default
 MULTIPLY_AND_ADD = torch.ops.mkldnn._linear_pointwise.binary
 FEW_ROWS, MANY_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 64
+FILLED = tuple(next(count for count in FEW_ROWS if count >= rows) for rows in range(FEW_ROWS[-1] + 1))
 KERNEL_BYTES = 600 << 10
 """What the library keeps for each shape and number of rows that it has multiplied (PyTorch 2.13): a thousand of them
 would be as large as a model, so that rows are filled up to few numbers."""
@@ -68,9 +69,9 @@ class Product:
         """The product of rows x [R, n]: [R, m] in the weight's dtype."""
         if not self.packed:
             return linear(x, self._weight)
-        rows = x.shape[0]
-        made: Tensor = MULTIPLY(_filled_up(x, rows), self._weight, None, "none", [], "")
-        return made if len(made) == rows else made[:rows]
+        more = filled_up(x.shape[0]) - x.shape[0]
+        made: Tensor = MULTIPLY(_with_zeros(x, more) if more else x, self._weight, None, "none", [], "")
+        return made[:-more] if more else made
 
     def plus(self, x: Tensor, residual: Tensor, numerics: Numerics) -> Tensor:
         """residual + product, rounded to `act`: x [R, n], residual ACT [R, m].
@@ -82,14 +83,16 @@ class Product:
         if not self.packed:
             branch = self(x)
             return numerics.activation(residual.to(branch.dtype) + branch)
-        rows = x.shape[0]
-        made: Tensor = MULTIPLY_AND_ADD(_filled_up(x, rows), _filled_up(residual, rows), self._weight, None, "add")
-        return made if len(made) == rows else made[:rows]
+        more = filled_up(x.shape[0]) - x.shape[0]
+        if more:
+            x, residual = _with_zeros(x, more), _with_zeros(residual, more)
+        made: Tensor = MULTIPLY_AND_ADD(x, residual, self._weight, None, "add")
+        return made[:-more] if more else made
 
 
 def filled_up(rows: int) -> int:
     """How many rows the library multiplies instead of `rows`: one of FEW_ROWS, or a multiple of 64."""
-    return next((count for count in FEW_ROWS if count >= rows), -(-rows // MANY_ROWS) * MANY_ROWS)
+    return FILLED[rows] if rows < len(FILLED) else -(-rows // MANY_ROWS) * MANY_ROWS
 
 
 def row_counts(most: int) -> list[int]:
@@ -98,10 +101,9 @@ def row_counts(most: int) -> list[int]:
     return [*few, *range(FEW_ROWS[-1] + MANY_ROWS, filled_up(most), MANY_ROWS), filled_up(most)]
 
 
-def _filled_up(x: Tensor, rows: int) -> Tensor:
-    """The same rows, and zeros after them."""
-    wanted = filled_up(rows)
-    return x if wanted == rows else torch.nn.functional.pad(x, (0, 0, 0, wanted - rows))
+def _with_zeros(x: Tensor, more: int) -> Tensor:
+    """The same rows, and so many of zeros after them."""
+    return torch.nn.functional.pad(x, (0, 0, 0, more))
 
 
 def _library_multiplies(weight: Tensor) -> bool:
