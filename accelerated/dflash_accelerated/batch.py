@@ -62,8 +62,18 @@ class Batch:
     def step(self) -> dict[int, Round]:
         """One round of every running request, by ticket, and the first token of those that found a place.
 
-        A request whose round has a `finish_reason` has left, and its place is free in the next step.
+        A request whose round has a `finish_reason` has left, and its place is free in the next step. Where what is no
+        request's own ends a step, as Ctrl-C does, all running requests leave: what is stored of them may be half of a
+        round, and this round's tokens are lost.
         """
+        try:
+            return self._step()
+        except BaseException:
+            for ticket in list(self._running):
+                self.cancel(ticket)
+            raise
+
+    def _step(self) -> dict[int, Round]:
         tickets = list(self._running)
         rounds = dict(zip(tickets, self._orchestrator.round([self._running[ticket] for ticket in tickets]), strict=True)
                       if tickets else ())  # fmt: skip

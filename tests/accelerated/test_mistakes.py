@@ -110,3 +110,36 @@ def test_a_device_that_there_is_not_and_an_observer_that_is_none_are_named(rando
         load(random_pair, device="abacus")
     with pytest.raises(RequestError, match="observer is int"):
         load(random_pair).request([4], 3, observer=5)  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("calls", [1, 2, 4])
+def test_an_interrupted_step_leaves_no_request_half_way(random_pair: Path, load: Load, calls: int) -> None:
+    """Ctrl-C may come in the midst of a round, after which the next one would go on from rows that no token stands for.
+
+    What waits has read nothing yet, and stays.
+    """
+    left = [calls]
+
+    def interrupt(trace: RoundTrace) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    engine = load(random_pair, draft_tokens=4, max_batch=2)
+    prompts = ([1, 2, 3], [7, 8], [9])
+    first, second, waiting = (
+        engine.submit(engine.request(prompt, 20, observer=observer))
+        for prompt, observer in zip(prompts, (interrupt, None, None), strict=True)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        list(iter(engine.step, {}))
+    for ticket in (first, second):
+        with pytest.raises(RequestError, match=f"ticket {ticket}"):
+            engine.cancel(ticket)
+    tokens: list[int] = []
+    while rounds := engine.step():
+        assert list(rounds) == [waiting]
+        tokens += rounds[waiting].tokens
+    assert tuple(tokens) == engine.generate(prompts[2], 20).tokens
+    again = engine.generate_batch([engine.request(prompt, 20) for prompt in prompts])
+    assert [each.tokens for each in again] == [engine.decode_plain(prompt, 20).tokens for prompt in prompts]
