@@ -75,9 +75,9 @@ class Engine:
             capture = CudaCapture(target.device)
             profiles = Profiles(self.max_batch, self.draft_tokens + 1, tuple(draft.taps), capture)
             planning.record((target, draft), profiles, graphs is True)
-        self._workspace = workspace.prepare(
-            (target, draft), self.max_batch * (self.draft_tokens + 1), self.prefill_chunk
-        )  # fmt: skip
+        widest = min(self.draft_tokens, self.max_context) + 1
+        chunk = min(self.prefill_chunk, self.max_context)
+        self._workspace = workspace.prepare((target, draft), self.max_batch * widest, chunk)
         self._speculative = ChainOrchestrator(target, draft, numerics, self.max_batch)
         self._plain = ChainOrchestrator(target, None, numerics, self.max_batch)
         self._images = Images(check_integer("max_checkpoints", max_checkpoints, 0, CONTEXT_LIMIT))
@@ -179,7 +179,7 @@ class Engine:
         if not isinstance(requests, Sequence):
             raise RequestError(f"requests is {type(requests).__name__}, expected a sequence of what `request` gave")
         batch = Batch(self._speculative, self.max_batch, self._images)
-        made: dict[int, list[Round]] = {batch.submit(request): [] for request in requests}
+        made: dict[int, list[Round]] = {batch.submit(self._own(request)): [] for request in requests}
         while batch.busy:
             for ticket, latest in batch.step().items():
                 made[ticket].append(latest)
@@ -192,7 +192,7 @@ class Engine:
 
             ticket = engine.submit(engine.request(prompt_ids, 100, seed=2))
         """
-        return self._submitted.submit(request, hold=hold)
+        return self._submitted.submit(self._own(request), hold=hold)
 
     def step(self) -> dict[int, Round]:
         """One round of every submitted request, in joint forwards, by ticket; the last has a `finish_reason`.
@@ -241,7 +241,7 @@ class Engine:
         Raises StateError for a checkpoint that was released or is of another text. A request that waits while its
         checkpoint is released ends with that error.
         """
-        return self._submitted.submit(request, checkpoint, hold)
+        return self._submitted.submit(self._own(request), checkpoint, hold)
 
     def replicate(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> Checkpoint:
         """A bit-exact copy of an image in host memory (or on a device), by a name of its own.
@@ -278,6 +278,20 @@ class Engine:
             self.prefill_chunk, self.stop_ids,
         )  # fmt: skip
         return read_request(limits, prompt_ids, max_new_tokens, **options)
+
+
+    def _own(self, request: Request) -> Request:
+        """The request, if it can be this engine's. Raises RequestError for one that another engine's `request` made."""
+        if isinstance(request, Request):
+            ids = (*request.prompt, *(request.allowed or ()))
+            held = (max(ids, default=0) + 1, request.capacity, request.drafts, request.prefill_chunk or 1)
+            limits = (self.target.vocabulary.public, self.max_context, self.draft_tokens, self.prefill_chunk)
+            if any(one > other for one, other in zip(held, limits, strict=True)):
+                raise RequestError(
+                    f"a request with ids, capacity, drafts and chunk up to {held}, expected at most {limits}: another "
+                    "engine made it"
+                )
+        return request
 
 
 def _check_kind(name: str, value: object, kind: type, expected: str) -> None:

@@ -160,3 +160,27 @@ def test_an_option_that_there_is_not_is_answered_with_those_that_there_are(rando
     with pytest.raises(RequestError, match=r"option 'temprature', expected one of temperature, seed, stop_ids"):
         random_engine.generate([1, 2], 3, temprature=0.5)  # type: ignore[call-arg]
     assert random_engine.kernels == random_engine.numerics.kernels
+
+
+def test_another_engines_request_is_refused_by_name(
+    random_engine: Engine, write_random_pair: Callable[..., Path], tmp_path: Path
+) -> None:
+    small, inner = (
+        {"vocab_size": 40, "eos_token_id": 39},
+        {"block_size": 6, "mask_token_id": 38, "target_layer_ids": [2, 0]},
+    )
+    folder = write_random_pair(tmp_path, target=small, draft=small | {"dflash_config": inner})
+    other = Engine.from_pretrained(folder / "target", folder / "draft", max_context=20, draft_tokens=2, max_batch=1)
+    given = random_engine.request([66] * 5, 5)
+    for asking in (other.submit, lambda request: other.generate_batch([request])):
+        with pytest.raises(RequestError, match=r"up to \(67, .*, expected at most \(40, 20, 2, 512\): another engine"):
+            asking(given)
+    assert other.step() == {}
+
+
+def test_more_drafts_and_rows_than_a_context_has_are_no_work_at_the_start(random_engine: Engine) -> None:
+    made = Engine(
+        random_engine.target, random_engine.draft, random_engine.numerics, draft_tokens=10**9, max_context=20,
+        prefill_chunk=10**9, max_batch=1,
+    )  # fmt: skip
+    assert made.memory().workspace <= random_engine.memory().workspace
