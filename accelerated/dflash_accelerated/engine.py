@@ -279,7 +279,6 @@ class Engine:
         )  # fmt: skip
         return read_request(limits, prompt_ids, max_new_tokens, **options)
 
-
     def _own(self, request: Request) -> Request:
         """The request, if it can be this engine's. Raises RequestError for one that another engine's `request` made."""
         if isinstance(request, Request):
