@@ -17,6 +17,8 @@ CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The kernels' names of dtypes."""
 
 SIGNATURES = {
+    "pack": "pp ll i",
+    "product": "pp i l p i p i l",
     "rms_norm": "ppp lll iii f l",
     "norm_rope": "ppppp lllll iiii f l",
     "gated": "pp ll ii l",
@@ -32,6 +34,13 @@ SIGNATURES = {
 """Of each kernel: p an address, l a count or stride in elements, i a dtype or switch, f a number."""
 
 TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int, "f": ctypes.c_float}
+
+
+class Packed(ctypes.Structure):
+    """`struct product` of products.h: the address of a packed weight [outputs, inputs], and its dtype's code."""
+
+    _fields_ = [("weight", ctypes.c_void_p), ("outputs", ctypes.c_int64), ("inputs", ctypes.c_int64),
+                ("type", ctypes.c_int)]  # fmt: skip
 
 
 class Attention(ctypes.Structure):
@@ -55,10 +64,15 @@ def kernels() -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes = [TYPES[letter] for letter in signature.replace(" ", "")]
         function.restype = None
+    library.packed_bytes.argtypes, library.packed_bytes.restype = (
+        [ctypes.c_int64, ctypes.c_int64, ctypes.c_int],
+        ctypes.c_int64,
+    )
     library.attend.argtypes, library.attend.restype = [ctypes.POINTER(Attention)], ctypes.c_int
     library.walk.restype = ctypes.c_int
     library.use_pool.argtypes, library.use_pool.restype = [ctypes.c_void_p], None
     library.use_pool(_pool())
+    library.use_tiles(1)
     return library
 
 

@@ -1,6 +1,8 @@
 /* The CPU kernels of the engine, one translation unit: any C11 compiler with vector extensions (GCC 12, Clang). */
 #include "vectors.h"
 #include "threads.h"
+#include "tiles.h"
+#include "products.h"
 #include "rows.h"
 #include "attention.h"
 #include "attend.h"

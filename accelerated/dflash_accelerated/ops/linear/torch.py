@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from dflash_accelerated.native import Packed
 from dflash_accelerated.numerics import Numerics
 
 MULTIPLY = torch.ops.mkldnn._linear_pointwise.default
@@ -45,8 +46,14 @@ class Product:
         self.outputs, self.inputs = joined.shape
         self.dtype, self.held_bytes = joined.dtype, joined.nbytes
         self.adds = adds
-        self.packed = numerics.kernels != "triton" and _library_multiplies(joined)
+        self.packed = numerics.kernels == "torch" and _library_multiplies(joined)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(joined, ROWS_LAID_OUT_FOR) if self.packed else joined
+        self.native: Packed | None = None
+        if numerics.kernels == "native":
+            from dflash_accelerated.ops.linear import native
+
+            self._weight = native.pack(joined)
+            self.native = native.reference(self._weight, self.outputs, self.inputs, joined.dtype)
 
     def make_ready(self, counts: Collection[int]) -> int:
         """Have the library make its kernels for so many rows: how many it has then."""
@@ -67,6 +74,10 @@ class Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product of rows x [R, n]: [R, m] in the weight's dtype."""
+        if self.native:
+            from dflash_accelerated.ops.linear import native
+
+            return native.multiply(self.native, x, self.dtype)
         if not self.packed:
             return linear(x, self._weight)
         more = filled_up(x.shape[0]) - x.shape[0]
@@ -80,6 +91,10 @@ class Product:
 
         Clauses: DRAFT-009, DRAFT-012. Source: NInfer docs/maintainer/dflash.md.
         """
+        if self.native:
+            from dflash_accelerated.ops.linear import native
+
+            return native.multiply(self.native, x, numerics.act, residual)
         if not self.packed:
             branch = self(x)
             return numerics.activation(residual.to(branch.dtype) + branch)
