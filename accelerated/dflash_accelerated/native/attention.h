@@ -56,32 +56,6 @@ INLINE void sight(const struct attention *a, int64_t request, int64_t row, int64
     }
 }
 
-/* Transposes 16 rows of 16 words, so that a word of all rows lies in one vector: four rounds of exchanges. */
-INLINE void transpose(words *x) {
-#define EXCHANGE(step, low, high)                                          \
-    for (int i = 0; i < 16; i++)                                           \
-        if (!(i & (step))) {                                               \
-            words a = x[i], b = x[i + (step)];                             \
-            x[i] = __builtin_shufflevector(a, b, low);                     \
-            x[i + (step)] = __builtin_shufflevector(a, b, high);           \
-        }
-#define ALL(...) __VA_ARGS__
-    _Pragma("GCC unroll 16")
-    EXCHANGE(8, ALL(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
-             ALL(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
-    _Pragma("GCC unroll 16")
-    EXCHANGE(4, ALL(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
-             ALL(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
-    _Pragma("GCC unroll 16")
-    EXCHANGE(2, ALL(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
-             ALL(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
-    _Pragma("GCC unroll 16")
-    EXCHANGE(1, ALL(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
-             ALL(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
-#undef EXCHANGE
-#undef ALL
-}
-
 /* 16 rows of keys into columns `to` [dim, TILE]: FP32, channel by channel. */
 static void turn_keys(const void *const *rows, int type, int64_t dim, float *to) {
     int64_t each = type == F32 ? LANES : 2 * LANES, channel = 0;

@@ -1,32 +1,8 @@
-/* Attention's two products where the machine multiplies BF16 itself: a word holds a pair of BF16 values, and a lane
- * adds both products of two words to its FP32 sum. That is twice as many products an instruction as FP32 has.
+/* Attention's two products where the machine multiplies BF16 itself, by `add_pairs`: twice as many products an
+ * instruction as FP32 has.
  *
  * Scores take pairs of channels. Sums of values take pairs of keys, so weights are rounded to BF16, as the fused
  * attention of PyTorch rounds them; the sum that divides them is of the rounded weights. */
-
-#if defined(__AVX512BF16__)
-#define PAIRS_AT_HAND 1
-INLINE vec add_pairs(vec sum, words a, words b) {
-    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-}
-/* To BF16, to nearest even; what is below FP32's normal numbers becomes 0. */
-INLINE halves paired_bits(vec x) { return (halves)_mm512_cvtneps_pbh((__m512)x); }
-#else
-#define PAIRS_AT_HAND 0
-INLINE halves paired_bits(vec x) { return __builtin_convertvector(bf16_bits(x) >> 16, halves); }
-INLINE vec add_pairs(vec sum, words a, words b) {
-    sum = fused((vec)(a << 16), (vec)(b << 16), sum);
-    return fused((vec)(a & 0xffff0000), (vec)(b & 0xffff0000), sum);
-}
-#endif
-
-INLINE words word_at(const uint32_t *from) { return (words){} + *from; }
-
-INLINE words words_at(const uint32_t *from) {
-    words x;
-    memcpy(&x, from, sizeof x);
-    return x;
-}
 
 /* 16 keys into columns [channels / 2, TILE] of pairs of channels; `channels` is a multiple of 32. */
 static void pair_keys(const void *const *rows, int64_t channels, uint32_t *to) {

@@ -168,3 +168,54 @@ INLINE vec exponential(vec x) {
     ints half = power >> 1; /* in two steps: 2^128 and 2^-150 are no FP32 numbers, their halves are */
     return y * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
 }
+
+/* A word holds a pair of BF16 values: a lane adds both products of two words to its FP32 sum. */
+#if defined(__AVX512BF16__)
+#define PAIRS_AT_HAND 1
+INLINE vec add_pairs(vec sum, words a, words b) {
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+/* To BF16, to nearest even; what is below FP32's normal numbers becomes 0. */
+INLINE halves paired_bits(vec x) { return (halves)_mm512_cvtneps_pbh((__m512)x); }
+#else
+#define PAIRS_AT_HAND 0
+INLINE halves paired_bits(vec x) { return __builtin_convertvector(bf16_bits(x) >> 16, halves); }
+INLINE vec add_pairs(vec sum, words a, words b) {
+    sum = fused((vec)(a << 16), (vec)(b << 16), sum);
+    return fused((vec)(a & 0xffff0000), (vec)(b & 0xffff0000), sum);
+}
+#endif
+
+INLINE words word_at(const uint32_t *from) { return (words){} + *from; }
+
+INLINE words words_at(const uint32_t *from) {
+    words x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+/* Transposes 16 rows of 16 words, so that a word of all rows lies in one vector: four rounds of exchanges. */
+INLINE void transpose(words *x) {
+#define EXCHANGE(step, low, high)                                          \
+    for (int i = 0; i < 16; i++)                                           \
+        if (!(i & (step))) {                                               \
+            words a = x[i], b = x[i + (step)];                             \
+            x[i] = __builtin_shufflevector(a, b, low);                     \
+            x[i + (step)] = __builtin_shufflevector(a, b, high);           \
+        }
+#define ALL(...) __VA_ARGS__
+    _Pragma("GCC unroll 16")
+    EXCHANGE(8, ALL(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+             ALL(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+    _Pragma("GCC unroll 16")
+    EXCHANGE(4, ALL(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+             ALL(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
+    _Pragma("GCC unroll 16")
+    EXCHANGE(2, ALL(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+             ALL(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+    _Pragma("GCC unroll 16")
+    EXCHANGE(1, ALL(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+             ALL(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
+#undef EXCHANGE
+#undef ALL
+}
