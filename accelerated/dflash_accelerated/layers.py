@@ -27,6 +27,22 @@ class Rounded:
         return Product([self[name] for name in names], self._numerics, adds)
 
 
+class ConvWeights(NamedTuple):
+    """A branch's convolution: base [2, taps, H] in the compute dtype, and the product that gives 2 · taps · G."""
+
+    base: Tensor
+    projection: Product
+
+    @staticmethod
+    def take(held: Rounded, prefix: str) -> ConvWeights:
+        """The convolution published under `prefix`, such as `layers.0.mlp_conv.`."""
+        return ConvWeights(held[f"{prefix}base_kernel"], held.product([f"{prefix}kernel_projection.weight"]))
+
+
+Convolutions = tuple[ConvWeights, ConvWeights]
+"""Those around attention and around the MLP."""
+
+
 class LayerWeights(NamedTuple):
     """Norms [H] in the compute dtype, and products of what reads one input.
 
@@ -40,17 +56,21 @@ class LayerWeights(NamedTuple):
     post_norm: Tensor
     gate_up: Product
     down_proj: Product
+    convolutions: Convolutions | None = None
 
     @staticmethod
-    def take(held: Rounded, prefix: str, adds: bool = True) -> LayerWeights:
-        """The layer published under `prefix`, such as `layers.0.`; `adds` says whether residuals are added at once."""
+    def take(held: Rounded, prefix: str, convolved: bool = False) -> LayerWeights:
+        """The layer published under `prefix`, such as `layers.0.`; `convolved` says that it has convolutions."""
 
         def product(block: str, *names: str, adds: bool = False) -> Product:
             return held.product([f"{prefix}{block}.{name}.weight" for name in names], adds)
 
+        def conv(name: str) -> ConvWeights:
+            return ConvWeights.take(held, f"{prefix}{name}.")
+
         qkv = product("self_attn", "q_proj", "k_proj", "v_proj")
         q_norm, k_norm = (held[f"{prefix}self_attn.{name}.weight"] for name in ("q_norm", "k_norm"))
-        o_proj = product("self_attn", "o_proj", adds=adds)
+        o_proj = product("self_attn", "o_proj", adds=not convolved)
         return LayerWeights(
             held[f"{prefix}input_layernorm.weight"],
             qkv,
@@ -58,18 +78,21 @@ class LayerWeights(NamedTuple):
             o_proj,
             held[f"{prefix}post_attention_layernorm.weight"],
             product("mlp", "gate_proj", "up_proj"),
-            product("mlp", "down_proj", adds=adds),
+            product("mlp", "down_proj", adds=not convolved),
+            (conv("attention_conv"), conv("mlp_conv")) if convolved else None,
         )
 
     @property
     def products(self) -> tuple[Product, ...]:
-        """All matrix products of the layer, in the order in which it runs them."""
-        return self.qkv, self.o_proj, self.gate_up, self.down_proj
+        """All matrix products of the layer."""
+        own = (self.qkv, self.o_proj, self.gate_up, self.down_proj)
+        return (*own, *(each.projection for each in self.convolutions or ()))
 
     @property
     def held_bytes(self) -> int:
         norms = (self.input_norm, self.head_norm, self.post_norm)
-        return sum(product.held_bytes for product in self.products) + sum(norm.nbytes for norm in norms)
+        bases = [each.base.nbytes for each in self.convolutions or ()]
+        return sum(product.held_bytes for product in self.products) + sum(norm.nbytes for norm in norms) + sum(bases)
 
 
 def head_norms(q_norm: Tensor, k_norm: Tensor, queries: int, heads: int) -> Tensor:
@@ -79,19 +102,3 @@ def head_norms(q_norm: Tensor, k_norm: Tensor, queries: int, heads: int) -> Tens
     """
     keys = (heads - queries) // 2
     return torch.cat((q_norm.expand(queries, -1), k_norm.expand(keys, -1)))
-
-
-class ConvWeights(NamedTuple):
-    """A branch's convolution: base [2, taps, H] in the compute dtype, and the product that gives 2 · taps · G."""
-
-    base: Tensor
-    projection: Product
-
-    @staticmethod
-    def take(held: Rounded, prefix: str) -> ConvWeights:
-        """The convolution published under `prefix`, such as `layers.0.mlp_conv.`."""
-        return ConvWeights(held[f"{prefix}base_kernel"], held.product([f"{prefix}kernel_projection.weight"]))
-
-    @property
-    def held_bytes(self) -> int:
-        return self.base.nbytes + self.projection.held_bytes

@@ -117,8 +117,8 @@ def test_gate_and_up_are_not_rounded_before_their_product_in_ninfer() -> None:
     held = {name: numerics.weight(weight) for name, weight in weights.items()}
     none = Product([torch.empty(0, 0)], numerics)
     read = (("gate_proj", "up_proj"), ("down_proj",))
-    products = [Product([held[name] for name in names], numerics) for names in read]
-    layer = LayerWeights(torch.empty(0), none, torch.empty(0), none, held["post_norm"], *products)
+    gate_up, down = (Product([held[name] for name in names], numerics) for names in read)
+    layer = LayerWeights(torch.empty(0), none, torch.empty(0), none, held["post_norm"], gate_up, down)
     made = mlp.mlp(numerics.activation(torch.randn(5, 10, generator=generator)), layer, 1e-6, numerics)
     m = made.m.double()
     gate, up = m @ held["gate_proj"].double().T, m @ held["up_proj"].double().T

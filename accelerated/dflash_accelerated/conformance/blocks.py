@@ -9,8 +9,8 @@ import torch
 
 from dflash_accelerated import rounds, stops
 from dflash_accelerated.conformance.call import Answer, Call
-from dflash_accelerated.models import qwen3
 from dflash_accelerated.ops import attention
+from dflash_accelerated.ops.decoder import concat_taps
 
 
 def _extent(call: Call) -> Answer:
@@ -42,7 +42,7 @@ def _mask(call: Call) -> Answer:
 def _concat(call: Call) -> Answer:
     boundaries = call.act("residuals")
     blocks = dict(enumerate(boundaries[1:]))
-    return {"features": qwen3.concat_taps(blocks, call.integers("ids"), boundaries[0])}
+    return {"features": concat_taps(blocks, call.integers("ids"), boundaries[0])}
 
 
 def _pending(call: Call) -> Answer:

@@ -13,10 +13,10 @@ from torch import Tensor
 from dflash_accelerated.graphs import Graphs, Profiles, Room, Tensors
 from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvPool, check_reserved
-from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, context_kv, head, materialize, rope
 from dflash_accelerated.ops.acceptance import SparseLaw
+from dflash_accelerated.ops.decoder import Seat, decoder
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.rows import joined
 from dflash_accelerated.ops.sampling import propose
@@ -50,8 +50,8 @@ class DFlashDraft:
 
     staged = True
     """Whether raw and normed heads are rounded before they turn."""
-    adds_at_once = True
-    """Whether a layer's residuals are added to a product as it is."""
+    convolved = False
+    """Whether layers have convolutions."""
 
     def __init__(
         self, config: DraftConfig, tensors: Mapping[str, Tensor], numerics: Numerics, device: torch.device
@@ -62,9 +62,9 @@ class DFlashDraft:
         self.config = config
         self.taps = config.taps
         self._numerics = numerics
-        self._layers = [
-            LayerWeights.take(held, f"layers.{layer}.", self.adds_at_once) for layer in range(config.layers)
-        ]
+        layers = [LayerWeights.take(held, f"layers.{layer}.", self.convolved) for layer in range(config.layers)]
+        seats = [Seat(*each) for each in zip(*self._places(), config.windows, config.causal, strict=True)]
+        self._decoder = decoder(layers, seats, False, config.eps, numerics)
         self._fc, self._hidden_norm = held.product(["fc.weight"]), held["hidden_norm.weight"]
         self._norm = held["norm.weight"]
         places = [f"layers.{layer}.self_attn." for layer in range(config.layers)]
@@ -85,6 +85,15 @@ class DFlashDraft:
     def _full_layers(self) -> int:
         """How many layers keep every row."""
         return self.config.layers
+
+    @property
+    def _stores(self) -> list[attention.Store]:
+        """Where contexts are."""
+        return [self._pool.store]
+
+    def _places(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Of each layer the store, and its place there."""
+        return [0] * self.config.layers, range(self.config.layers)
 
     def open(self, capacity: int) -> DraftState:
         return self._pool.open(capacity)
@@ -115,7 +124,7 @@ class DFlashDraft:
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of weights and of buffers, as they were reserved."""
-        weights = sum(layer.held_bytes for layer in self._layers)
+        weights = sum(layer.held_bytes for layer in self._decoder.layers)
         weights += sum(each.held_bytes for each in (self._fc, self._context)) + self._context_norms.nbytes
         graphs = [each.held_bytes for each in (self._appending, self._proposing) if each]
         cache = self._pool.held_bytes + self._turns.held_bytes
@@ -123,7 +132,7 @@ class DFlashDraft:
 
     def products(self) -> list[tuple[Product, str]]:
         """Every matrix product of a round, but for the head, and which rows go through it."""
-        made = [(product, "block") for layer in self._layers for product in layer.products]
+        made = [(product, "block") for layer in self._decoder.layers for product in layer.products]
         return [*made, (self._fc, "context"), (self._context, "context")]
 
     def append(self, rows: Sequence[ContextRows]) -> None:
@@ -171,11 +180,10 @@ class DFlashDraft:
         self, vocabulary: Vocabulary, blocks: Sequence[Block], spans: attention.Spans, ids: Tensor, *controls: Tensor
     ) -> Tensors:
         """The device part of a proposal. `blocks` are those whose observers see its stages."""
-        x = vocabulary.embed(ids)
-        turn = self._turn(spans)
-        for layer in range(self.config.layers):
-            x = self._layer(layer, x, turn, spans)
-            record(blocks, f"layer.{layer}", x, spans.counts)
+        seen = range(self.config.layers) if any(block.record for block in blocks) else ()
+        x, outputs = self._decoder(vocabulary.embed(ids), self._stores, self._turns, spans, seen)
+        for layer in seen:
+            record(blocks, f"layer.{layer}", outputs.chunk(len(seen), dim=1)[layer], spans.counts)
         hidden = head.final_rows(x, spans, self._norm, self.config.eps, self._numerics)
         counts = [count - 1 for count in spans.counts]
         record(blocks, "hidden", hidden, counts)
@@ -215,21 +223,6 @@ class DFlashDraft:
     ) -> None:  # fmt: skip
         turn, eps = self._turn(spans), self.config.eps
         materialize.store(raw.keys, raw.values, norms, turn, eps, self.staged, held, spans, self._numerics)
-
-    def _layer(self, layer: int, x: Tensor, turn: rope.Tables, spans: attention.Spans) -> Tensor:
-        """Block rows x ACT [R, H] after one layer."""
-        attend = partial(self._attend, layer, spans)
-        return decoder_layer(x, self._layers[layer], turn, attend, self.config.eps, self._numerics)
-
-    def _attend(self, layer: int, spans: attention.Spans, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Each block on its own sequence's context and on itself; nothing of it is kept."""
-        held, place = self._held(layer)
-        window, causal = self.config.windows[layer], self.config.causal[layer]
-        return attention.attend(query, key, value, held, place, spans, window, causal, False, self._numerics)
-
-    def _held(self, layer: int) -> tuple[attention.Store, int]:
-        """Where a layer's context is."""
-        return self._pool.store, layer
 
     def _choose(
         self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary

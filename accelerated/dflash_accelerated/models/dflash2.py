@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from dflash_accelerated.graphs import Profiles, Room, Tensors
-from dflash_accelerated.layers import ConvWeights, Rounded
+from dflash_accelerated.layers import Rounded
 from dflash_accelerated.models.dflash import DFlashDraft, record
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, conv, head, materialize, mlp, qkv, rope, selector
+from dflash_accelerated.ops import attention, head, materialize, selector
 from dflash_accelerated.ops.acceptance import SparseLaw
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.protocols import Block, Proposal, Vocabulary
@@ -30,7 +30,7 @@ class DFlash2Draft(DFlashDraft):
     """
 
     config: DFlash2Config
-    adds_at_once = False
+    convolved = True
     _reserved = False
 
     def __init__(
@@ -40,9 +40,6 @@ class DFlash2Draft(DFlashDraft):
         super().__init__(config, tensors, numerics, device)
         held = Rounded(tensors, numerics, device)
         self.staged = numerics.profile.axes["dflash2_keys"] == "staged"
-        prefixes = [f"layers.{layer}." for layer in range(config.layers)]
-        self._attention_conv = [ConvWeights.take(held, f"{prefix}attention_conv.") for prefix in prefixes]
-        self._mlp_conv = [ConvWeights.take(held, f"{prefix}mlp_conv.") for prefix in prefixes]
         names = ("predecessor_codebook", "successor_codebook")
         projection = held.product(["candidate_selector.hidden_projection.weight"])
         self._selector = selector.Selector(projection, *(held[f"candidate_selector.{name}"] for name in names))
@@ -58,6 +55,15 @@ class DFlash2Draft(DFlashDraft):
     @property
     def _full_layers(self) -> int:
         return self.config.windows.count(0)
+
+    @property
+    def _stores(self) -> list[attention.Store]:
+        return [self.rings.store, self._pool.store]
+
+    def _places(self) -> tuple[Sequence[int], Sequence[int]]:
+        windows = self.config.windows
+        groups = [0 if window else 1 for window in windows]
+        return groups, [groups[:layer].count(group) for layer, group in enumerate(groups)]
 
     def open(self, capacity: int) -> RingState:
         windows = self.config.windows
@@ -76,14 +82,12 @@ class DFlash2Draft(DFlashDraft):
 
     def held_bytes(self) -> dict[str, int]:
         held = super().held_bytes()
-        weights = sum(each.held_bytes for each in (*self._attention_conv, *self._mlp_conv))
-        weights += self._selector.projection.held_bytes
+        weights = self._selector.projection.held_bytes
         weights += self._selector.predecessor.nbytes + self._selector.successor.nbytes
         return held | {"weights": held["weights"] + weights, "cache": held["cache"] + self.rings.held_bytes}
 
     def products(self) -> list[tuple[Product, str]]:
-        made = [(each.projection, "block") for each in (*self._attention_conv, *self._mlp_conv)]
-        return [*super().products(), *made, (self._selector.projection, "head")]
+        return [*super().products(), (self._selector.projection, "head")]
 
     def _columns(self, block: Block) -> Columns:
         settings = (block.state.length, block.drafts, block.extent)
@@ -99,23 +103,6 @@ class DFlash2Draft(DFlashDraft):
             if len(norms):
                 own = raw if len(norms) == self.config.layers else materialize.Raw(*(part[:, layers] for part in raw))
                 self._store(held, own, norms, spans)
-
-    def _held(self, layer: int) -> tuple[attention.Store, int]:
-        if self.config.windows[layer]:
-            return self.rings.store, self._local.index(layer)
-        return self._pool.store, self._full.index(layer)
-
-    def _layer(self, layer: int, x: Tensor, turn: rope.Tables, spans: attention.Spans) -> Tensor:
-        weights, eps, numerics = self._layers[layer], self.config.eps, self._numerics
-        outer, inner = self._attention_conv[layer], self._mlp_conv[layer]
-        slot = spans.places
-        branch = conv.prepare(x, weights.input_norm, outer, slot, eps, numerics)
-        heads = qkv.project_prepared(branch.prepared, weights, turn, eps, numerics)
-        attended = self._attend(layer, spans, heads.q, heads.k, heads.v)
-        y = conv.finish(attended, weights.o_proj, outer.base, branch.finish_delta, x, slot, numerics)
-        branch = conv.prepare(y, weights.post_norm, inner, slot, eps, numerics)
-        product = mlp.swiglu(branch.prepared, weights.gate_up, numerics)
-        return conv.finish(product, weights.down_proj, inner.base, branch.finish_delta, y, slot, numerics)
 
     def _rooms(self, profiles: Profiles) -> tuple[list[Room], list[Room]]:
         requests, rows = profiles.batch, profiles.rows

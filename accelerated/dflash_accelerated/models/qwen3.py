@@ -13,9 +13,9 @@ from torch import Tensor
 from dflash_accelerated.graphs import Graphs, Profiles, Room
 from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvCache, KvPool, check_reserved
-from dflash_accelerated.models.decoder import decoder_layer
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, head, rms_norm, rope
+from dflash_accelerated.ops.decoder import Seat, decoder
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.rows import joined
 from dflash_accelerated.protocols import LogitRows, Segment, TargetStep
@@ -86,7 +86,9 @@ class Qwen3Target:
         self.config = config
         head_weight = table if config.tied else held["lm_head.weight"]
         self.vocabulary = Qwen3Vocabulary(table, head_weight, public, numerics, index)
-        self._layers = [LayerWeights.take(held, f"model.layers.{layer}.") for layer in range(config.layers)]
+        layers = [LayerWeights.take(held, f"model.layers.{layer}.") for layer in range(config.layers)]
+        seats = [Seat(0, layer, window, True) for layer, window in enumerate(config.windows)]
+        self._decoder = decoder(layers, seats, True, config.eps, numerics)
         self._norm = held["model.norm.weight"]
         self._numerics = numerics
         self._turns = rope.Turns(config.theta, config.head_dim, numerics, device)
@@ -115,13 +117,13 @@ class Qwen3Target:
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of weights and of buffers, as they were reserved."""
-        weights = self.vocabulary.held_bytes + sum(layer.held_bytes for layer in self._layers)
+        weights = self.vocabulary.held_bytes + sum(layer.held_bytes for layer in self._decoder.layers)
         workspace = self._graphs.held_bytes if self._graphs else 0
         return {"weights": weights, "cache": self._pool.held_bytes + self._turns.held_bytes, "workspace": workspace}
 
     def products(self) -> list[tuple[Product, str]]:
         """Every matrix product of a verify pass, and which rows go through it."""
-        made = [(product, "verify") for layer in self._layers for product in layer.products]
+        made = [(product, "verify") for layer in self._decoder.layers for product in layer.products]
         return [*made, (self.vocabulary.head, "head")]
 
     def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
@@ -151,36 +153,12 @@ class Qwen3Target:
         self, spans: attention.Spans, ids: Tensor, taps: Sequence[int], logits: LogitRows
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """The device part of a forward of ids [R]: features [R, n·H], and the logits that are wanted."""
-        turn = self._turns.at(spans.positions)
-        x = self.vocabulary.embed(ids)
-        outputs: dict[int, Tensor] = {}
-        for layer, weights in enumerate(self._layers):
-            attend = partial(self._attend, layer, spans)
-            x = decoder_layer(x, weights, turn, attend, self.config.eps, self._numerics)
-            if layer in taps:
-                outputs[layer] = x
-        features = concat_taps(outputs, taps, x)
+        x, features = self._decoder(self.vocabulary.embed(ids), [self._pool.store], self._turns, spans, taps)
         if logits == "none":
             return (features,)
         if logits == "last":
             x = x[[first + count - 1 for first, count in zip(spans.firsts, spans.counts, strict=True)]]
         return features, final_logits(x, self._norm, self.vocabulary.head, self.config.eps, self._numerics).logits
-
-    def _attend(self, layer: int, spans: attention.Spans, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        stored, window = self._numerics.stored_value(value), self.config.windows[layer]
-        return attention.attend(
-            query, key, stored, self._pool.store, layer, spans, window, True, True, self._numerics
-        )  # fmt: skip
-
-
-def concat_taps(outputs: Mapping[int, Tensor], taps: Sequence[int], x: Tensor) -> Tensor:
-    """Features [R, n·H]: slice k is the complete residual output of zero-based block taps[k], in recorded order.
-
-    `outputs` ACT [R, H] by block, before any final norm; `x` [R, H] gives the shape where there are no taps.
-
-    Clauses: TAP-001, TAP-002, TAP-003. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 extract_context_feature.
-    """
-    return torch.cat([outputs[tap] for tap in taps], dim=-1) if taps else x[:, :0]
 
 
 class FinalLogits(NamedTuple):

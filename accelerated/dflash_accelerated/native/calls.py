@@ -56,6 +56,31 @@ class Attention(ctypes.Structure):
     ]
 
 
+class Layer(ctypes.Structure):
+    """`struct layer` of decoder.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("input_norm", "head_norm", "post_norm", "outer_base", "inner_base")),
+        *((name, Packed) for name in ("qkv", "o_proj", "gate_up", "down_proj", "outer", "inner")),
+        *((name, ctypes.c_void_p) for name in ("keys", "values")),
+        *((name, ctypes.c_int64) for name in ("slots", "lane_stride", "head_stride", "window")),
+        *((name, ctypes.c_int) for name in ("causal", "held")),
+    ]
+
+
+class Forward(ctypes.Structure):
+    """`struct forward` of decoder.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("layers", "x", "cosine", "sine", "spans", "taps")),
+        *((name, ctypes.c_void_p) for name in ("out", "features", "workspace")),
+        *((name, ctypes.c_int64) for name in ("count", "rows", "requests", "wanted", "hidden", "query_heads")),
+        *((name, ctypes.c_int64) for name in ("kv_heads", "dim", "conv_taps", "groups", "threads")),
+        *((name, ctypes.c_int) for name in ("keep", "staged", "act", "compute")),
+        ("eps", ctypes.c_float),
+    ]
+
+
 @cache
 def kernels() -> ctypes.CDLL:
     """The library, built at the first call. Raises UnsupportedError where it cannot be."""
@@ -69,6 +94,9 @@ def kernels() -> ctypes.CDLL:
         ctypes.c_int64,
     )
     library.attend.argtypes, library.attend.restype = [ctypes.POINTER(Attention)], ctypes.c_int
+    for name, restype in (("forward", ctypes.c_int), ("forward_bytes", ctypes.c_int64)):
+        function = getattr(library, name)
+        function.argtypes, function.restype = [ctypes.POINTER(Forward)], restype
     library.walk.restype = ctypes.c_int
     library.use_pool.argtypes, library.use_pool.restype = [ctypes.c_void_p], None
     library.use_pool(_pool())

@@ -10,3 +10,4 @@
 #include "ranking.h"
 #include "walk.h"
 #include "laws.h"
+#include "decoder.h"

@@ -53,7 +53,12 @@ def project_prepared(prepared: Tensor, layer: LayerWeights, turn: Tables, eps: f
     Clauses: DRAFT-003 to DRAFT-006, DRAFT-015, DRAFT-016. Source: NInfer docs/maintainer/dflash.md; Infernix
     include/infernix/ops/rmsnorm_rope.h; dflash 0.1.0 Qwen3DFlashDecoderLayer.
     """
-    return _heads(prepared, layer, turn, eps, numerics.profile.axes["dflash2_keys"] == "staged", numerics)
+    return _heads(prepared, layer, turn, eps, prepared_staged(numerics), numerics)
+
+
+def prepared_staged(numerics: Numerics) -> bool:
+    """Whether DFlash2's heads are rounded between norm and RoPE too."""
+    return bool(numerics.profile.axes["dflash2_keys"] == "staged")
 
 
 def _heads(n: Tensor, layer: LayerWeights, turn: Tables, eps: float, staged: bool, numerics: Numerics) -> Prepared:

@@ -44,32 +44,33 @@ class Turns:
 
     def __init__(self, theta: float, head_dim: int, numerics: Numerics, device: torch.device) -> None:
         self._form = (theta, head_dim, numerics)
-        self._held = tables(torch.arange(0, device=device), *self._form)
+        self.held = tables(torch.arange(0, device=device), *self._form)
+        """Those that there are."""
 
     @property
     def held_bytes(self) -> int:
-        return sum(part.nbytes for part in self._held)
+        return sum(part.nbytes for part in self.held)
 
     def planned_bytes(self, count: int) -> int:
         """Bytes of the tables of positions [0, count)."""
-        pairs = self._held.cos.shape[1]
-        return 2 * pairs * max(count, len(self._held.cos)) * self._held.cos.itemsize
+        pairs = self.held.cos.shape[1]
+        return 2 * pairs * max(count, len(self.held.cos)) * self.held.cos.itemsize
 
     def reserve(self, count: int) -> None:
         """Have those of positions [0, count)."""
-        if count > len(self._held.cos):
-            self._held = tables(torch.arange(count, device=self._held.cos.device), *self._form)
+        if count > len(self.held.cos):
+            self.held = tables(torch.arange(count, device=self.held.cos.device), *self._form)
 
     def reach(self, end: int) -> bool:
         """Have those of positions below `end`, and some more where they had to be made anew: whether they were."""
-        short = end > len(self._held.cos)
+        short = end > len(self.held.cos)
         if short:
-            self.reserve(max(end, 2 * len(self._held.cos)))
+            self.reserve(max(end, 2 * len(self.held.cos)))
         return short
 
     def at(self, positions: Tensor) -> Tables:
         """Those of `positions` I64 [R], which they reach."""
-        return Tables(*(part[positions] for part in self._held))
+        return Tables(*(part[positions] for part in self.held))
 
 
 def rotate(x: Tensor, turn: Tables, numerics: Numerics) -> Tensor:

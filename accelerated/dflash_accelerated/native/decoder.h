@@ -1,0 +1,171 @@
+/* All layers of a model in one call. Each stage is a kernel of the files before, with the same types and roundings: the
+ * result is that of the stages one by one, bit for bit. */
+
+struct layer {
+    const void *input_norm, *head_norm, *post_norm;
+    const void *outer_base, *inner_base; /* of the convolutions around the two branches; NULL where there are none */
+    struct product qkv, o_proj, gate_up, down_proj, outer, inner;
+    void *keys, *values;
+    int64_t slots, lane_stride, head_stride, window;
+    int causal, held; /* `held` is the type of stored values */
+};
+
+struct forward {
+    const struct layer *layers;
+    const void *x, *cosine, *sine; /* x [rows, hidden]; tables [positions, dim / 2] */
+    const int32_t *spans;          /* as attention.h has them */
+    const int64_t *taps;           /* layers whose outputs are the features [rows, wanted, hidden], in their order */
+    void *out, *features, *workspace;
+    int64_t count, rows, requests, wanted, hidden, query_heads, kv_heads, dim, conv_taps, groups, threads;
+    int keep, staged, act, compute;
+    float eps;
+};
+
+/* What the stages of a layer hand on, row by row. */
+struct stages {
+    void *cosine, *sine, *normed, *raw, *placed, *value, *attended, *middle, *gates, *gated, *increments, *late, *branch;
+    int64_t *places;
+};
+
+INLINE void *carve(char *workspace, int64_t *taken, int64_t bytes) {
+    char *made = workspace + *taken;
+    *taken += above(bytes, 64);
+    return made;
+}
+
+/* Lays the stages out from `workspace` on; returns how many bytes that are. */
+static int64_t lay_out(const struct forward *f, char *workspace, struct stages *s) {
+    int64_t taken = 0, act = f->rows * width(f->act), compute = f->rows * width(f->compute), turning = 0, held = 0;
+    int64_t gates = 0, increments = 0, heads = f->query_heads + f->kv_heads;
+    for (int64_t layer = 0; layer < f->count; layer++) {
+        const struct layer *l = f->layers + layer;
+        gates = most(gates, l->gate_up.outputs);
+        if (l->outer_base) increments = most(increments, most(l->outer.outputs, l->inner.outputs));
+        if (f->keep && l->held != f->act) held = most(held, f->rows * width(l->held));
+    }
+    turning = f->dim / 2 * compute;
+    s->cosine = carve(workspace, &taken, turning);
+    s->sine = carve(workspace, &taken, turning);
+    s->places = carve(workspace, &taken, f->rows * (int64_t)sizeof *s->places);
+    s->normed = carve(workspace, &taken, f->hidden * compute);
+    s->raw = carve(workspace, &taken, (heads + f->kv_heads) * f->dim * act);
+    s->placed = carve(workspace, &taken, heads * f->dim * act);
+    s->value = carve(workspace, &taken, f->kv_heads * f->dim * held);
+    s->attended = carve(workspace, &taken, f->query_heads * f->dim * act);
+    s->middle = carve(workspace, &taken, f->hidden * act);
+    s->gates = carve(workspace, &taken, gates * compute);
+    s->gated = carve(workspace, &taken, gates / 2 * act);
+    s->increments = carve(workspace, &taken, increments * compute);
+    s->late = carve(workspace, &taken, increments / 2 * compute);
+    s->branch = carve(workspace, &taken, f->hidden * compute);
+    return taken;
+}
+
+int64_t forward_bytes(const struct forward *f) {
+    struct stages unused;
+    return lay_out(f, NULL, &unused);
+}
+
+/* Each row's place in its request, and the tables' rows of its position. */
+static void find_places(const struct forward *f, const struct stages *s) {
+    int64_t bytes = f->dim / 2 * width(f->compute);
+    for (int64_t request = 0; request < f->requests; request++) {
+        const int32_t *span = f->spans + 4 * request;
+        for (int64_t place = 0; place < span[2]; place++) {
+            int64_t row = span[3] + place, position = span[1] + place;
+            s->places[row] = place;
+            memcpy((char *)s->cosine + row * bytes, (const char *)f->cosine + position * bytes, bytes);
+            memcpy((char *)s->sine + row * bytes, (const char *)f->sine + position * bytes, bytes);
+        }
+    }
+}
+
+/* `n` numbers in each of `rows` rows, `stride` apart, from type to type: through `through` on the way. */
+static void convert(const void *from, int64_t stride, int type, int through, void *to, int to_type, int64_t rows,
+                    int64_t n) {
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < n; i += LANES)
+            store_some(to, row * n + i, to_type, rounded(load_some(from, row * stride + i, type, n - i), through), n - i);
+}
+
+/* Queries, keys and values of rows that are normed, and what they attend to. */
+static int attend_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *normed) {
+    int64_t turning = f->query_heads + f->kv_heads, heads = turning + f->kv_heads, dim = f->dim;
+    multiply(&l->qkv, normed, f->act, f->rows, NULL, 0, s->raw, f->act, f->threads);
+    norm_rope(s->raw, l->head_norm, s->cosine, s->sine, s->placed, f->rows, turning, dim, heads * dim, turning, f->act,
+              f->compute, f->act, f->staged, f->eps, f->threads);
+    const void *value = at(s->raw, turning * dim, f->act);
+    int64_t value_stride = heads * dim;
+    int given = f->act;
+    if (f->keep && l->held != f->act) {
+        convert(value, value_stride, f->act, F32, s->value, l->held, f->rows, f->kv_heads * dim);
+        value = s->value, value_stride = f->kv_heads * dim, given = l->held;
+    }
+    struct attention a = {
+        s->placed, at(s->placed, f->query_heads * dim, f->act), value, l->keys, l->values, s->attended, f->spans,
+        f->requests, f->query_heads, f->kv_heads, dim, l->slots, l->lane_stride, l->head_stride,
+        turning * dim, turning * dim, value_stride, l->window, l->causal, f->keep, f->act, given, l->held, f->threads};
+    return attend(&a);
+}
+
+/* The norm of rows x, its increments, and the convolution's input side, into `out`; the output side's increments stay
+ * in `late`. */
+static void prepare_branch(const struct forward *f, const struct product *projection, const void *base, const void *norm,
+                           const void *x, const struct stages *s, void *out) {
+    int64_t side = f->conv_taps * f->groups;
+    rms_norm(x, norm, s->normed, f->rows, f->hidden, 1, f->act, f->compute, f->compute, f->eps, f->threads);
+    multiply(projection, s->normed, f->compute, f->rows, NULL, 0, s->increments, f->compute, f->threads);
+    convolve(s->normed, base, s->increments, s->places, NULL, out, f->rows, f->hidden, f->conv_taps, f->groups, 2 * side,
+             f->compute, f->act, f->threads);
+    convert(at(s->increments, side, f->compute), 2 * side, f->compute, f->act, s->late, f->compute, f->rows, side);
+}
+
+/* residual + the output side of weight · branch. */
+static void finish_branch(const struct forward *f, const struct product *weight, const void *base, const void *branch,
+                          const void *residual, const struct stages *s, void *out) {
+    int64_t side = f->conv_taps * f->groups;
+    multiply(weight, branch, f->act, f->rows, NULL, 0, s->branch, f->compute, f->threads);
+    convolve(s->branch, at(base, f->conv_taps * f->hidden, f->compute), s->late, s->places, residual, out, f->rows,
+             f->hidden, f->conv_taps, f->groups, side, f->compute, f->act, f->threads);
+}
+
+static int plain_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *x, void *out) {
+    rms_norm(x, l->input_norm, s->normed, f->rows, f->hidden, 1, f->act, f->compute, f->act, f->eps, f->threads);
+    if (attend_layer(f, l, s, s->normed)) return 1;
+    multiply(&l->o_proj, s->attended, f->act, f->rows, x, f->act, s->middle, f->act, f->threads);
+    rms_norm(s->middle, l->post_norm, s->normed, f->rows, f->hidden, 1, f->act, f->compute, f->act, f->eps, f->threads);
+    multiply(&l->gate_up, s->normed, f->act, f->rows, NULL, 0, s->gates, f->compute, f->threads);
+    gated(s->gates, s->gated, f->rows, l->gate_up.outputs / 2, f->compute, f->act, f->threads);
+    multiply(&l->down_proj, s->gated, f->act, f->rows, s->middle, f->act, out, f->act, f->threads);
+    return 0;
+}
+
+static int convolved_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *x,
+                           void *out) {
+    prepare_branch(f, &l->outer, l->outer_base, l->input_norm, x, s, s->branch);
+    if (attend_layer(f, l, s, s->branch)) return 1;
+    finish_branch(f, &l->o_proj, l->outer_base, s->attended, x, s, s->middle);
+    prepare_branch(f, &l->inner, l->inner_base, l->post_norm, s->middle, s, s->branch);
+    multiply(&l->gate_up, s->branch, f->act, f->rows, NULL, 0, s->gates, f->compute, f->threads);
+    gated(s->gates, s->gated, f->rows, l->gate_up.outputs / 2, f->compute, f->act, f->threads);
+    finish_branch(f, &l->down_proj, l->inner_base, s->gated, s->middle, s, out);
+    return 0;
+}
+
+/* Rows x after all layers, into `out`, and the features on the way. A layer reads the rows that it writes: `out` holds
+ * its input until its last stage. Returns 0, or 1 where attention has no memory for its work. */
+int forward(const struct forward *f) {
+    struct stages s;
+    lay_out(f, f->workspace, &s);
+    find_places(f, &s);
+    int64_t bytes = f->hidden * width(f->act);
+    const void *x = f->x;
+    for (int64_t layer = 0; layer < f->count; layer++, x = f->out) {
+        const struct layer *l = f->layers + layer;
+        if ((l->outer_base ? convolved_layer : plain_layer)(f, l, &s, x, f->out)) return 1;
+        for (int64_t tap = 0; tap < f->wanted; tap++)
+            for (int64_t row = 0; row < f->rows && f->taps[tap] == layer; row++)
+                memcpy((char *)f->features + (row * f->wanted + tap) * bytes, (const char *)f->out + row * bytes, bytes);
+    }
+    return 0;
+}

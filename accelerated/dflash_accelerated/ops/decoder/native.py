@@ -1,0 +1,109 @@
+"""A model's layers in one call of C."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import byref
+from operator import is_
+
+import torch
+from torch import Tensor
+
+from dflash_accelerated.layers import LayerWeights
+from dflash_accelerated.native import CODES, Forward, Layer, kernels
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import rope
+from dflash_accelerated.ops.attention import Spans, Store
+from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, Seat
+from dflash_accelerated.ops.qkv import prepared_staged
+
+
+class NativeDecoder(Decoder):
+    """As `Decoder`: the same kernels as the ops one by one, and the same bits."""
+
+    def __init__(
+        self, layers: Sequence[LayerWeights], seats: Sequence[Seat], keep: bool, eps: float, numerics: Numerics
+    ) -> None:
+        super().__init__(layers, seats, keep, eps, numerics)
+        self._table = (Layer * len(self.layers))(*(_held(*each) for each in zip(self.layers, self.seats, strict=True)))
+        self._call = _call(self.layers, self._table, keep, eps, numerics)
+        self._stores: tuple[Store, ...] = ()
+        self._workspace = torch.empty(0, dtype=torch.uint8)
+
+    def workspace_bytes(self, rows: int) -> int:
+        return self._bytes_of(self._for(rows))
+
+    def __call__(
+        self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int] = ()
+    ) -> Decoded:
+        """Raises MemoryError where attention finds none for its work."""
+        rows, hidden = x.shape
+        x, wanted, act = x.contiguous(), (ctypes.c_int64 * len(taps))(*taps), self._numerics.act
+        made = Decoded(torch.empty((rows, hidden), dtype=act), torch.empty((rows, len(taps) * hidden), dtype=act))
+        self._read_from(stores)
+        call = self._for(rows)
+        if self._bytes_of(call) > len(self._workspace):
+            self._workspace = torch.empty(self._bytes_of(call), dtype=torch.uint8)
+        call.x, call.cosine, call.sine = x.data_ptr(), turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
+        call.spans, call.requests = spans.table.data_ptr(), len(spans.counts)
+        call.taps, call.wanted = ctypes.addressof(wanted), len(taps)
+        call.out, call.features = made.x.data_ptr(), made.features.data_ptr()
+        call.workspace = self._workspace.data_ptr()
+        if kernels().forward(byref(call)):
+            raise MemoryError("attention: no memory for the states of its rows")
+        return made
+
+    def _for(self, rows: int) -> Forward:
+        """A call of so many rows, without the rows."""
+        call = Forward.from_buffer_copy(self._call)
+        call.rows, call.threads = rows, torch.get_num_threads()
+        return call
+
+    def _bytes_of(self, call: Forward) -> int:
+        found: int = kernels().forward_bytes(byref(call))
+        return found
+
+    def _read_from(self, stores: Sequence[Store]) -> None:
+        """Have the table name `stores`, which move when they grow."""
+        if len(stores) == len(self._stores) and all(map(is_, stores, self._stores)):
+            return
+        for held, seat in zip(self._table, self.seats, strict=True):
+            store = stores[seat.group]
+            keys, values = (part[:, seat.place] for part in store[:2])
+            held.keys, held.values, held.slots = keys.data_ptr(), values.data_ptr(), store.slots
+            held.lane_stride, held.head_stride, held.held = keys.stride(0), keys.stride(1), CODES[values.dtype]
+        self._stores = tuple(stores)
+
+
+def _held(weights: LayerWeights, seat: Seat) -> Layer:
+    """A layer as kernels read it, but for its store."""
+    held = Layer(window=seat.window, causal=seat.causal)
+    held.input_norm, held.head_norm = weights.input_norm.data_ptr(), weights.head_norm.data_ptr()
+    held.post_norm = weights.post_norm.data_ptr()
+    held.qkv, held.o_proj = weights.qkv.native, weights.o_proj.native
+    held.gate_up, held.down_proj = weights.gate_up.native, weights.down_proj.native
+    if weights.convolutions:
+        outer, inner = weights.convolutions
+        held.outer, held.outer_base = outer.projection.native, outer.base.data_ptr()
+        held.inner, held.inner_base = inner.projection.native, inner.base.data_ptr()
+    return held
+
+
+def _call(
+    layers: Sequence[LayerWeights], table: ctypes.Array[Layer], keep: bool, eps: float, numerics: Numerics
+) -> Forward:
+    """What every forward has in common."""
+    first = layers[0]
+    turning, dim = first.head_norm.shape
+    queries = first.o_proj.inputs // dim
+    call = Forward(
+        layers=ctypes.addressof(table), count=len(layers), hidden=first.qkv.inputs, query_heads=queries,
+        kv_heads=turning - queries, dim=dim, keep=keep, staged=True, act=CODES[numerics.act],
+        compute=CODES[numerics.compute], eps=eps,
+    )  # fmt: skip
+    if first.convolutions:
+        base = first.convolutions[0].base
+        groups = first.convolutions[0].projection.outputs // (2 * base.shape[1])
+        call.conv_taps, call.groups, call.staged = base.shape[1], groups, prepared_staged(numerics)
+    return call

@@ -1,0 +1,100 @@
+"""A model's layers, op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from dflash_accelerated.layers import Convolutions, LayerWeights
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import attention, conv, mlp, qkv, rope
+from dflash_accelerated.ops.attention import Spans, Store
+
+Attend = Callable[[qkv.Prepared | qkv.Projections], Tensor]
+"""From rows' heads to what they attend to, ACT [R, QH·D]."""
+
+
+class Seat(NamedTuple):
+    """Where a layer's context is, and what its rows see: `place` in the store `group`; a `window` of 0 is all."""
+
+    group: int
+    place: int
+    window: int
+    causal: bool
+
+
+class Decoded(NamedTuple):
+    """Rows ACT [R, H] after the last layer, and the features ACT [R, n·H] of n tapped ones."""
+
+    x: Tensor
+    features: Tensor
+
+
+class Decoder:
+    """The layers that drafts and Qwen3 targets share; they differ in what their attention reads, and whether
+    convolutions stand around their branches.
+
+    Clauses: TGT-006, CONV-001, CONV-002. Source: transformers 5.24.0 Qwen3DecoderLayer; NInfer
+    docs/maintainer/dflash.md.
+    """
+
+    def __init__(
+        self, layers: Sequence[LayerWeights], seats: Sequence[Seat], keep: bool, eps: float, numerics: Numerics
+    ) -> None:
+        """`keep` says that rows stay in their store."""
+        self.layers, self.seats = tuple(layers), tuple(seats)
+        self._keep, self._eps, self._numerics = keep, eps, numerics
+
+    def workspace_bytes(self, rows: int) -> int:
+        """Bytes of buffers that a forward of so many rows keeps for the next one."""
+        return 0
+
+    def __call__(
+        self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int] = ()
+    ) -> Decoded:
+        """Rows x ACT [R, H] of `spans` after all layers, which read `stores`; `turns` reach their positions."""
+        turn = turns.at(spans.positions)
+        outputs: dict[int, Tensor] = {}
+        for layer, (weights, seat) in enumerate(zip(self.layers, self.seats, strict=True)):
+            attend = partial(self._attend, seat, stores[seat.group], spans)
+            run = self._convolved if weights.convolutions else self._plain
+            x = run(x, weights, turn, attend, spans)
+            if layer in taps:
+                outputs[layer] = x
+        return Decoded(x, concat_taps(outputs, taps, x))
+
+    def _plain(self, x: Tensor, weights: LayerWeights, turn: rope.Tables, attend: Attend, spans: Spans) -> Tensor:
+        heads = qkv.project(x, weights, turn, self._eps, self._numerics)
+        y = mlp.attention_output(attend(heads), weights.o_proj, x, self._numerics)
+        return mlp.mlp(y, weights, self._eps, self._numerics).x_next
+
+    def _convolved(self, x: Tensor, weights: LayerWeights, turn: rope.Tables, attend: Attend, spans: Spans) -> Tensor:
+        (outer, inner), slot = cast(Convolutions, weights.convolutions), spans.places
+        eps, numerics = self._eps, self._numerics
+        branch = conv.prepare(x, weights.input_norm, outer, slot, eps, numerics)
+        heads = qkv.project_prepared(branch.prepared, weights, turn, eps, numerics)
+        y = conv.finish(attend(heads), weights.o_proj, outer.base, branch.finish_delta, x, slot, numerics)
+        branch = conv.prepare(y, weights.post_norm, inner, slot, eps, numerics)
+        product = mlp.swiglu(branch.prepared, weights.gate_up, numerics)
+        return conv.finish(product, weights.down_proj, inner.base, branch.finish_delta, y, slot, numerics)
+
+    def _attend(self, seat: Seat, store: Store, spans: Spans, heads: qkv.Prepared | qkv.Projections) -> Tensor:
+        """What rows attend to, ACT [R, QH·D]."""
+        value = self._numerics.stored_value(heads.v) if self._keep else heads.v
+        return attention.attend(
+            heads.q, heads.k, value, store, seat.place, spans, seat.window, seat.causal, self._keep, self._numerics
+        )
+
+
+def concat_taps(outputs: Mapping[int, Tensor], taps: Sequence[int], x: Tensor) -> Tensor:
+    """Features [R, n·H]: slice k is the complete residual output of zero-based block taps[k], in recorded order.
+
+    `outputs` ACT [R, H] by block, before any final norm; `x` [R, H] gives the shape where there are no taps.
+
+    Clauses: TAP-001, TAP-002, TAP-003. Source: NInfer docs/maintainer/dflash.md; dflash 0.1.0 extract_context_feature.
+    """
+    return torch.cat([outputs[tap] for tap in taps], dim=-1) if taps else x[:, :0]

@@ -1,0 +1,116 @@
+"""All layers in one call beside the same layers op by op: the same kernels, so the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from dflash_accelerated.layers import LayerWeights, Rounded
+from dflash_accelerated.native import available
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import rope
+from dflash_accelerated.ops.attention import Spans, Store
+from dflash_accelerated.ops.decoder import Decoder, Seat, decoder
+from dflash_spec.registry import load_profile
+from torch import Tensor
+
+pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
+
+CPU = torch.device("cpu")
+HIDDEN, QUERIES, KV, DIM, INNER, TAPS, GROUPS = 36, 6, 2, 10, 53, 2, 3
+SENSES = {
+    "ninfer": Numerics.of(load_profile("ninfer"), None, "native"),
+    "zlab": Numerics.of(load_profile("zlab"), None, "native"),
+    "zlab-bf16": Numerics.of(load_profile("zlab"), torch.bfloat16, "native"),
+}
+SEATS = [Seat(0, 0, 0, True), Seat(1, 0, 9, True), Seat(1, 1, 9, False)]
+LANES, STARTS, COUNTS = [2, 0, 1], [23, 0, 6], [5, 3, 1]
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def weights(convolved: bool) -> Mapping[str, Tensor]:
+    """By published name; each tensor has numbers of its own."""
+    shapes = {
+        "self_attn.q_proj": (QUERIES * DIM, HIDDEN), "self_attn.k_proj": (KV * DIM, HIDDEN),
+        "self_attn.v_proj": (KV * DIM, HIDDEN), "self_attn.o_proj": (HIDDEN, QUERIES * DIM),
+        "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN), "mlp.down_proj": (HIDDEN, INNER),
+        "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
+        "self_attn.q_norm": (DIM,), "self_attn.k_norm": (DIM,),
+    }  # fmt: skip
+    if convolved:
+        shapes |= {f"{name}.kernel_projection": (2 * TAPS * GROUPS, HIDDEN) for name in ("attention_conv", "mlp_conv")}
+    made = {}
+    for layer in range(len(SEATS)):
+        for place, (name, shape) in enumerate(shapes.items()):
+            made[f"layers.{layer}.{name}.weight"] = drawn(100 * layer + place, *shape) / 4 + ("norm" in name)
+        for name in ("attention_conv", "mlp_conv") if convolved else ():
+            made[f"layers.{layer}.{name}.base_kernel"] = drawn(len(name) + layer, 2, TAPS, HIDDEN)
+    return made
+
+
+def stores(numerics: Numerics) -> list[Store]:
+    """A cache of 40 positions, and rings of nine; NaN in slots that no row may see."""
+    made = []
+    for seed, slots, layers in ((1, 40, 1), (2, 9, 2)):
+        shape = (3, layers, KV, slots + 5, DIM)
+        keys, values = drawn(seed, *shape).to(numerics.act), drawn(seed + 5, *shape).to(numerics.value)
+        for lane, start in zip(LANES, STARTS, strict=True):
+            for held in (keys, values):
+                held[lane, :, :, min(start, slots) :] = torch.nan
+        made.append(Store(keys, values, slots))
+    return made
+
+
+def held(convolved: bool, keep: bool, numerics: Numerics) -> Decoder:
+    tensors = Rounded(weights(convolved), numerics, CPU)
+    layers = [LayerWeights.take(tensors, f"layers.{layer}.", convolved) for layer in range(len(SEATS))]
+    return decoder(layers, SEATS, keep, 1e-5, numerics)
+
+
+@pytest.mark.parametrize("taps", [(), (1,), (2, 0, 1)])
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("convolved", [True, False])
+@pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
+def test_one_call_gives_the_bits_of_the_ops_one_by_one(
+    numerics: Numerics, convolved: bool, keep: bool, taps: tuple[int, ...]
+) -> None:
+    made = held(convolved, keep, numerics)
+    turns, spans = rope.Turns(10000.0, DIM, numerics, CPU), Spans(LANES, STARTS, COUNTS, CPU)
+    turns.reserve(64)
+    x = numerics.activation(drawn(3, sum(COUNTS), HIDDEN))
+    whole, parted = stores(numerics), stores(numerics)
+    together, apart = made(x, whole, turns, spans, taps), Decoder.__call__(made, x, parted, turns, spans, taps)
+    assert bool(torch.isfinite(together.x).all())
+    assert torch.equal(together.x, apart.x)
+    assert torch.equal(together.features, apart.features)
+    assert together.features.shape == (len(x), len(taps) * HIDDEN)
+    for one, other in zip(whole, parted, strict=True):
+        for part in ("keys", "values"):
+            bits: Any = [getattr(store, part).contiguous().view(torch.uint8) for store in (one, other)]
+            assert torch.equal(*bits)
+
+
+def test_stores_that_moved_are_read_where_they_are() -> None:
+    numerics = SENSES["zlab-bf16"]
+    made, turns = held(False, True, numerics), rope.Turns(10000.0, DIM, numerics, CPU)
+    turns.reserve(64)
+    spans, x = Spans(LANES, STARTS, COUNTS, CPU), numerics.activation(drawn(3, sum(COUNTS), HIDDEN))
+    first = made(x, stores(numerics), turns, spans)
+    assert torch.equal(made(x, stores(numerics), turns, spans).x, first.x)
+
+
+@pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
+def test_a_row_has_the_same_bits_alone_and_beside_others(numerics: Numerics) -> None:
+    """Rows of a verify pass, and the same rows as plain steps: greedy tokens are those of plain decoding."""
+    made, turns = held(False, True, numerics), rope.Turns(10000.0, DIM, numerics, CPU)
+    turns.reserve(64)
+    x = numerics.activation(drawn(3, sum(COUNTS), HIDDEN))
+    together = made(x, stores(numerics), turns, Spans(LANES, STARTS, COUNTS, CPU), (0, 1)).features[:5]
+    kept = stores(numerics)
+    steps = [made(x[row : row + 1], kept, turns, Spans([2], [23 + row], [1], CPU), (0, 1)) for row in range(5)]
+    assert torch.equal(together, torch.cat([step.features for step in steps]))
