@@ -9,17 +9,6 @@ INLINE ints orders(vec x) {
     return bits ^ (bits >> 31 & 0x7fffffff);
 }
 
-INLINE int any(ints mask) {
-#if defined(__AVX512F__)
-    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
-#else
-    union { ints whole; int64_t part[8]; } held = {mask};
-    int64_t met = 0;
-    for (int i = 0; i < 8; i++) met |= held.part[i];
-    return met != 0;
-#endif
-}
-
 /* One score of a row: `key` orders by score and then by id, the lower id above. */
 struct ranked {
     int64_t key, column;

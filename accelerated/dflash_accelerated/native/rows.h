@@ -1,12 +1,19 @@
 /* Norms, RoPE, SwiGLU and the grouped convolution: one row after another, each in FP32 with the roundings of the torch
  * functions of the same names. */
 
-/* 1 / sqrt(mean(x²) + eps) of one row; with `through` its elements are rounded to that type first. */
+/* 1 / sqrt(mean(x²) + eps) of one row; with `through` its elements are rounded to that type first. Vector i adds to
+ * sum i mod 4. */
 INLINE float inverse_rms(const void *x, int type, int through, int64_t n, float eps) {
     vec sums[4] = {{0}};
-    for (int64_t i = 0, place = 0; i < n; i += LANES, place++) {
-        vec wide = rounded(load_some(x, i, type, n - i), through);
-        sums[place & 3] += wide * wide;
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+        for (int part = 0; part < 4; part++) {
+            vec wide = narrowed(load(x, i + part * LANES, type), type, through);
+            sums[part] += wide * wide;
+        }
+    for (int part = 0; part < 4 && i < n; part++, i += LANES) {
+        vec wide = narrowed(load_some(x, i, type, n - i), type, through);
+        sums[part] += wide * wide;
     }
     float mean = lanes_sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / (float)n;
     return 1.0f / sqrtf(mean + eps);
@@ -20,20 +27,33 @@ struct norm_job {
     float eps;
 };
 
-static void norm_rows(void *held, int64_t index, int64_t thread) {
-    struct norm_job *j = held;
-    (void)thread;
-    for (int64_t row = index * j->each; row < least(j->rows, (index + 1) * j->each); row++) {
-        const void *x = at(j->x, row * j->n, j->type), *weight = at(j->weight, row % j->weights * j->n, j->held);
-        void *out = (void *)at(j->out, row * j->n, j->act);
-        vec scale = every(inverse_rms(x, j->type, F32, j->n, j->eps));
-        for (int64_t i = 0; i < j->n; i += LANES) {
-            int64_t some = j->n - i;
-            vec quotient = rounded(load_some(x, i, j->type, some) * scale, j->held);
-            vec product = rounded(quotient * load_some(weight, i, j->held, some), j->held);
-            store_some(out, i, j->act, product, some);
-        }
+INLINE void norm_part(const void *x, const void *weight, void *out, vec scale, int64_t i, int64_t some, int type,
+                      int held, int act) {
+    vec quotient = rounded(load_some(x, i, type, some) * scale, held);
+    store_through(out, i, held, act, quotient * load_some(weight, i, held, some), some);
+}
+
+INLINE void norm_each(const struct norm_job *j, int64_t first, int64_t end, int type, int held, int act) {
+    for (int64_t row = first; row < end; row++) {
+        const void *x = at(j->x, row * j->n, type);
+        const void *weight = j->weights == 1 ? j->weight : at(j->weight, row % j->weights * j->n, held);
+        void *out = (void *)at(j->out, row * j->n, act);
+        vec scale = every(inverse_rms(x, type, F32, j->n, j->eps));
+        int64_t i = 0;
+        for (; i + LANES <= j->n; i += LANES) norm_part(x, weight, out, scale, i, LANES, type, held, act);
+        if (i < j->n) norm_part(x, weight, out, scale, i, j->n - i, type, held, act);
     }
+}
+
+static void norm_rows(void *held, int64_t index, int64_t thread) {
+    const struct norm_job *j = held;
+    int64_t first = index * j->each, end = least(j->rows, first + j->each);
+    (void)thread;
+    if (j->type == BF16 && j->held == BF16 && j->act == BF16) norm_each(j, first, end, BF16, BF16, BF16);
+    else if (j->type == F32 && j->held == F32 && j->act == F32) norm_each(j, first, end, F32, F32, F32);
+    else if (j->type == BF16 && j->held == F32 && j->act == BF16) norm_each(j, first, end, BF16, F32, BF16);
+    else if (j->type == BF16 && j->held == F32 && j->act == F32) norm_each(j, first, end, BF16, F32, F32);
+    else norm_each(j, first, end, j->type, j->held, j->act);
 }
 
 /* x [rows, n] of `type`, weight [weights, n] of `held` (row r takes r mod weights), out [rows, n] of `act`. */
@@ -50,28 +70,62 @@ struct turning {
     int type, compute, act, staged, raw_rounded;
 };
 
+/* Channels of one head, the norm's weights, the cosines and sines of half of them, and where they go. */
+struct head_row {
+    const void *x, *weight, *cosine, *sine;
+    void *out;
+};
+
+/* Channel i + side * half, normed: the product with the weight is rounded to `compute`. */
+INLINE vec normed_part(const struct turning *t, const struct head_row *h, vec scale, int64_t place, int64_t some,
+                       int type, int compute, int act) {
+    vec x = load_some(h->x, place, type, some);
+    if (t->raw_rounded) x = narrowed(x, type, act);
+    vec quotient = rounded(x * scale, compute);
+    vec product = rounded(quotient * load_some(h->weight, place, compute, some), compute);
+    return t->staged && act != compute ? rounded(rounded(product, act), compute) : product;
+}
+
+INLINE void turn_part(const struct turning *t, const struct head_row *h, vec scale, int64_t half, int64_t i,
+                      int64_t some, int type, int compute, int act) {
+    vec a = normed_part(t, h, scale, i, some, type, compute, act);
+    vec b = normed_part(t, h, scale, i + half, some, type, compute, act);
+    vec c = load_some(h->cosine, i, compute, some), s = load_some(h->sine, i, compute, some);
+    store_through(h->out, i, compute, act, rounded(a * c, compute) - rounded(b * s, compute), some);
+    store_through(h->out, i + half, compute, act, rounded(b * c, compute) + rounded(a * s, compute), some);
+}
+
 /* One head: norm, then channel j turned with channel j + dim / 2. The product with the weight and each step of the turn
  * are rounded to `compute`; to `act` the raw value where raw_rounded, the normed one where staged, and the end. */
-INLINE void turn_head(const struct turning *t, const void *x, const void *weight, const void *cosine, const void *sine,
-                      void *out) {
-    int64_t half = t->dim / 2;
-    int through = t->raw_rounded ? t->act : F32, stage = t->staged ? t->act : F32, compute = t->compute;
-    vec scale = every(inverse_rms(x, t->type, through, t->dim, t->eps));
-    for (int64_t i = 0; i < half; i += LANES) {
-        int64_t some = half - i;
-        vec pair[2];
-        for (int side = 0; side < 2; side++) {
-            int64_t place = i + side * half;
-            vec quotient = rounded(rounded(load_some(x, place, t->type, some), through) * scale, compute);
-            vec product = rounded(quotient * load_some(weight, place, compute, some), compute);
-            pair[side] = rounded(rounded(product, stage), compute);
-        }
-        vec c = load_some(cosine, i, compute, some), s = load_some(sine, i, compute, some);
-        vec first = rounded(rounded(pair[0] * c, compute) - rounded(pair[1] * s, compute), compute);
-        vec second = rounded(rounded(pair[1] * c, compute) + rounded(pair[0] * s, compute), compute);
-        store_some(out, i, t->act, first, some);
-        store_some(out, i + half, t->act, second, some);
-    }
+INLINE void turn_channels(const struct turning *t, const struct head_row *h, int64_t dim, int type, int compute,
+                          int act) {
+    int64_t half = dim / 2, i = 0;
+    vec scale = every(inverse_rms(h->x, type, t->raw_rounded ? act : F32, dim, t->eps));
+    for (; i + LANES <= half; i += LANES) turn_part(t, h, scale, half, i, LANES, type, compute, act);
+    if (i < half) turn_part(t, h, scale, half, i, half - i, type, compute, act);
+}
+
+INLINE void turn_head(const struct turning *t, const struct head_row *h, int type, int compute, int act) {
+    if (t->dim == 64) turn_channels(t, h, 64, type, compute, act);
+    else if (t->dim == 128) turn_channels(t, h, 128, type, compute, act);
+    else turn_channels(t, h, t->dim, type, compute, act);
+}
+
+typedef void turner(const struct turning *t, const struct head_row *h);
+
+static void turn_bf16(const struct turning *t, const struct head_row *h) { turn_head(t, h, BF16, BF16, BF16); }
+static void turn_f32(const struct turning *t, const struct head_row *h) { turn_head(t, h, F32, F32, F32); }
+static void turn_in_f32(const struct turning *t, const struct head_row *h) { turn_head(t, h, BF16, F32, BF16); }
+static void turn_to_bf16(const struct turning *t, const struct head_row *h) { turn_head(t, h, F32, F32, BF16); }
+static void turn_any(const struct turning *t, const struct head_row *h) {
+    turn_channels(t, h, t->dim, t->type, t->compute, t->act);
+}
+
+static turner *turner_of(const struct turning *t) {
+    if (t->act == BF16 && t->compute == BF16) return t->type == BF16 ? turn_bf16 : turn_any;
+    if (t->act == BF16 && t->compute == F32)
+        return t->type == BF16 ? turn_in_f32 : t->type == F32 ? turn_to_bf16 : turn_any;
+    return t->act == F32 && t->compute == F32 && t->type == F32 ? turn_f32 : turn_any;
 }
 
 struct rope_job {
@@ -82,15 +136,19 @@ struct rope_job {
 };
 
 static void rope_rows(void *held, int64_t index, int64_t thread) {
-    struct rope_job *j = held;
+    const struct rope_job *j = held;
     const struct turning *t = &j->turning;
+    turner *turn = turner_of(t);
     (void)thread;
     for (int64_t row = index * j->each; row < least(j->rows, (index + 1) * j->each); row++)
-        for (int64_t head = 0; head < j->heads; head++)
-            turn_head(t, at(j->raw, row * j->stride + head * t->dim, t->type),
-                      at(j->weight, head % j->weights * t->dim, t->compute),
-                      at(j->cosine, row * (t->dim / 2), t->compute), at(j->sine, row * (t->dim / 2), t->compute),
-                      (void *)at(j->out, (row * j->heads + head) * t->dim, t->act));
+        for (int64_t head = 0, own = 0; head < j->heads; head++, own = own + 1 < j->weights ? own + 1 : 0) {
+            struct head_row h = {at(j->raw, row * j->stride + head * t->dim, t->type),
+                                 at(j->weight, own * t->dim, t->compute),
+                                 at(j->cosine, row * (t->dim / 2), t->compute),
+                                 at(j->sine, row * (t->dim / 2), t->compute),
+                                 (void *)at(j->out, (row * j->heads + head) * t->dim, t->act)};
+            turn(t, &h);
+        }
 }
 
 /* raw [rows, heads, dim] of `type`, its rows `stride` elements apart; weight [1 or heads, dim] and tables
@@ -111,22 +169,32 @@ struct gate_job {
     int compute, act;
 };
 
+INLINE void gate_part(const void *gates, const void *ups, void *out, int64_t i, int64_t some, int compute, int act) {
+    vec gate = load_some(gates, i, compute, some);
+    vec silu = rounded(gate / (1.0f + exponential(-gate)), compute);
+    store_through(out, i, compute, act, silu * load_some(ups, i, compute, some), some);
+}
+
+INLINE void gate_each(const struct gate_job *j, int64_t first, int64_t end, int compute, int act) {
+    for (int64_t row = first; row < end; row++) {
+        const void *gates = at(j->gate_up, row * 2 * j->n, compute), *ups = at(gates, j->n, compute);
+        void *out = (void *)at(j->out, row * j->n, act);
+        int64_t i = 0;
+        for (; i + LANES <= j->n; i += LANES) gate_part(gates, ups, out, i, LANES, compute, act);
+        if (i < j->n) gate_part(gates, ups, out, i, j->n - i, compute, act);
+    }
+}
+
 static void gate_rows(void *held, int64_t index, int64_t thread) {
-    struct gate_job *j = held;
+    const struct gate_job *j = held;
+    int64_t first = index * j->each, end = least(j->rows, first + j->each);
     (void)thread;
-    for (int64_t row = index * j->each; row < least(j->rows, (index + 1) * j->each); row++)
-        for (int64_t i = 0; i < j->n; i += LANES) {
-            int64_t some = j->n - i;
-            vec gate = load_some(j->gate_up, row * 2 * j->n + i, j->compute, some);
-            vec up = load_some(j->gate_up, (row * 2 + 1) * j->n + i, j->compute, some);
-            vec silu = rounded(gate / (1.0f + exponential(-gate)), j->compute);
-            store_some(j->out, row * j->n + i, j->act, rounded(silu * up, j->compute), some);
-        }
+    BY_TYPES(gate_each, j->compute, j->act, j, first, end);
 }
 
 /* gate_up [rows, 2n] of `compute`: SiLU(first half) · second half, out [rows, n] of `act`. */
 void gated(const void *gate_up, void *out, int64_t rows, int64_t n, int compute, int act, int64_t threads) {
-    struct gate_job job = {gate_up, out, rows, n, rows_each(rows, 4 * n, threads), compute, act};
+    struct gate_job job = {gate_up, out, rows, n, rows_each(rows, 2 * n, threads), compute, act};
     share(gate_rows, &job, (rows + job.each - 1) / job.each, threads);
 }
 
@@ -138,34 +206,67 @@ struct conv_job {
     int compute, act;
 };
 
-/* The increments of channels i .. i + some - 1: each serves n / groups neighbours. */
-INLINE vec increments(const struct conv_job *j, int64_t row, int64_t tap, int64_t i, int64_t some) {
-    int64_t size = j->n / j->groups, first = row * j->delta_stride + tap * j->groups;
-    if (i / size == (i + least(some, LANES) - 1) / size) return every(load_one(j->delta, first + i / size, j->compute));
-    vec made = {0};
-    for (int64_t lane = 0; lane < least(some, LANES); lane++)
-        made[lane] = load_one(j->delta, first + (i + lane) / size, j->compute);
-    return made;
+#define CHANNELS 512
+
+/* Increments of channels first .. first + n - 1: each serves `size` neighbours. What follows the last may be written. */
+INLINE void spread(const void *delta, int64_t size, int64_t first, int64_t n, float *to, int type) {
+    int64_t group = first / size, end = (group + 1) * size - first;
+    for (int64_t i = 0; i < n; i = end, end += size, group++)
+        for (vec one = every(load_one(delta, group, type)); i < least(end, n); i += LANES) store(to, i, F32, one);
+}
+
+/* One tap of 16 channels, or of `some`; `before` is NULL where no row of the block stands there. */
+INLINE void tap_part(vec *totals, const float *increments, const void *base, const void *before, int64_t i,
+                     int64_t some, int first, int type) {
+    vec weight = rounded(load_some(base, i, type, some) + load(increments, i, F32), type);
+    vec term = rounded(weight * (before ? load_some(before, i, type, some) : every(0)), type);
+    totals[i / LANES] = first ? term : rounded(totals[i / LANES] + term, type);
+}
+
+INLINE void add_tap(vec *totals, const float *increments, const void *base, const void *before, int64_t n, int first,
+                    int type) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) tap_part(totals, increments, base, before, i, LANES, first, type);
+    if (i < n) tap_part(totals, increments, base, before, i, n - i, first, type);
+}
+
+INLINE void conv_part(const vec *totals, const void *residual, void *out, int64_t i, int64_t some, int compute,
+                      int act) {
+    vec total = totals[i / LANES];
+    if (residual) total = load_some(residual, i, act, some) + total;
+    store_through(out, i, compute, act, total, some);
+}
+
+/* Channels start .. start + n - 1 of one row. */
+INLINE void conv_channels(const struct conv_job *j, int64_t row, int64_t start, int64_t n, int compute, int act) {
+    float increments[CHANNELS + LANES] __attribute__((aligned(64)));
+    vec totals[CHANNELS / LANES];
+    for (int64_t tap = 0; tap < j->taps; tap++) {
+        const void *delta = at(j->delta, row * j->delta_stride + tap * j->groups, compute);
+        const void *base = at(j->base, tap * j->n + start, compute);
+        const void *before = j->slot[row] < tap ? NULL : at(j->z, (row - tap) * j->n + start, compute);
+        spread(delta, j->n / j->groups, start, n, increments, compute);
+        if (tap) add_tap(totals, increments, base, before, n, 0, compute);
+        else add_tap(totals, increments, base, before, n, 1, compute);
+    }
+    const void *residual = j->residual ? at(j->residual, row * j->n + start, act) : NULL;
+    void *out = (void *)at(j->out, row * j->n + start, act);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) conv_part(totals, residual, out, i, LANES, compute, act);
+    if (i < n) conv_part(totals, residual, out, i, n - i, compute, act);
+}
+
+INLINE void conv_each(const struct conv_job *j, int64_t first, int64_t end, int compute, int act) {
+    for (int64_t row = first; row < end; row++)
+        for (int64_t start = 0; start < j->n; start += CHANNELS)
+            conv_channels(j, row, start, least(CHANNELS, j->n - start), compute, act);
 }
 
 static void conv_rows(void *held, int64_t index, int64_t thread) {
-    struct conv_job *j = held;
-    int type = j->compute;
+    const struct conv_job *j = held;
+    int64_t first = index * j->each, end = least(j->rows, first + j->each);
     (void)thread;
-    for (int64_t row = index * j->each; row < least(j->rows, (index + 1) * j->each); row++)
-        for (int64_t i = 0; i < j->n; i += LANES) {
-            int64_t some = j->n - i;
-            vec total = {0};
-            for (int64_t tap = 0; tap < j->taps; tap++) {
-                vec base = load_some(j->base, tap * j->n + i, type, some);
-                vec weight = rounded(base + increments(j, row, tap, i, some), type);
-                vec before = j->slot[row] < tap ? (vec){0} : load_some(j->z, (row - tap) * j->n + i, type, some);
-                vec term = rounded(weight * before, type);
-                total = tap ? rounded(total + term, type) : term;
-            }
-            if (j->residual) total = rounded(load_some(j->residual, row * j->n + i, j->act, some) + total, type);
-            store_some(j->out, row * j->n + i, j->act, total, some);
-        }
+    BY_TYPES(conv_each, j->compute, j->act, j, first, end);
 }
 
 /* z [rows, n] and base [taps, n] of `compute`, delta [rows, taps, groups] with rows `delta_stride` apart, slot [rows];

@@ -10,21 +10,31 @@ struct store_job {
     int held;
 };
 
-/* Row `row` of one request, every layer and head: keys normed and turned; values rounded to `act`, then as stored. */
+/* `n` values, rounded to `act`, then as stored. */
+INLINE void store_values(const void *from, void *to, int64_t n, int type, int act, int held) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store_through(to, i, act, held, load(from, i, type), LANES);
+    if (i < n) store_through(to, i, act, held, load_some(from, i, type, n - i), n - i);
+}
+
+/* Row `row` of one request, every layer and head: keys normed and turned, and values. */
 static void store_row(const struct store_job *j, const int32_t *span, int64_t row) {
     const struct turning *t = &j->turning;
+    turner *turn = turner_of(t);
     int64_t slot = (span[1] + row) % j->slots, given = span[3] + row, half = t->dim / 2;
     for (int64_t layer = 0; layer < j->layers; layer++)
         for (int64_t head = 0; head < j->heads; head++) {
             int64_t from = (layer * j->heads + head) * t->dim;
             int64_t to = span[0] * j->lane_stride + layer * j->layer_stride + head * j->head_stride + slot * t->dim;
-            turn_head(t, at(j->raw_k, given * j->k_stride + from, t->type), at(j->norms, layer * t->dim, t->compute),
-                      at(j->cosine, given * half, t->compute), at(j->sine, given * half, t->compute),
-                      (void *)at(j->keys, to, t->act));
-            for (int64_t i = 0; i < t->dim; i += LANES) {
-                vec value = load_some(j->raw_v, given * j->v_stride + from + i, t->type, t->dim - i);
-                store_some(j->values, to + i, j->held, rounded(value, t->act), t->dim - i);
-            }
+            struct head_row h = {at(j->raw_k, given * j->k_stride + from, t->type),
+                                 at(j->norms, layer * t->dim, t->compute), at(j->cosine, given * half, t->compute),
+                                 at(j->sine, given * half, t->compute), (void *)at(j->keys, to, t->act)};
+            turn(t, &h);
+            const void *v = at(j->raw_v, given * j->v_stride + from, t->type);
+            void *values = (void *)at(j->values, to, j->held);
+            if (t->type == BF16 && t->act == BF16 && j->held == BF16) store_values(v, values, t->dim, BF16, BF16, BF16);
+            else if (t->type == F32 && t->act == BF16 && j->held == F16) store_values(v, values, t->dim, F32, BF16, F16);
+            else store_values(v, values, t->dim, t->type, t->act, j->held);
         }
 }
 

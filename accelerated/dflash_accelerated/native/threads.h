@@ -32,8 +32,9 @@ static void share(task run, void *job, int64_t tasks, int64_t threads) {
     else take_tasks(&all);
 }
 
-/* How many rows of `n` elements one task has: all of them where that is too little to share. */
+/* How many rows of `n` elements one task has: all of them where that is too little to share, else no more than each
+ * thread's part. */
 INLINE int64_t rows_each(int64_t rows, int64_t n, int64_t threads) {
-    if (threads < 2 || rows * n < 1 << 15) return rows ? rows : 1;
-    return most(1, least((1 << 13) / n + 1, rows));
+    if (threads < 2 || rows * n < 1 << 16) return rows ? rows : 1;
+    return most(1, least((1 << 13) / n + 1, rows / threads));
 }

@@ -28,7 +28,7 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t above(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 INLINE const char *at(const void *base, int64_t index, int type) { return (const char *)base + index * width(type); }
-INLINE vec every(float x) { return (vec){} + x; }
+INLINE vec every(float x) { return (vec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 INLINE vec chosen(ints mask, vec yes, vec no) { return (vec)(((ints)yes & mask) | ((ints)no & ~mask)); }
 
 /* a where it is larger (or smaller), else b: b too where either is NaN. */
@@ -82,11 +82,39 @@ INLINE halves to_half(vec x) {
 #endif
 }
 
-INLINE vec from_bf16(halves h) { return (vec)(__builtin_convertvector(h, words) << 16); }
+INLINE vec from_bf16(halves h) {
+#if defined(__AVX512BW__)
+    const words places = {0,       1 << 16, 2 << 16,  3 << 16,  4 << 16,  5 << 16,  6 << 16,  7 << 16,
+                          8 << 16, 9 << 16, 10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16};
+    __m512i given = _mm512_castsi256_si512((__m256i)h);
+    return (vec)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, (__m512i)places, given);
+#else
+    return (vec)(__builtin_convertvector(h, words) << 16);
+#endif
+}
 
+/* To nearest even: BF16 is the upper half. The machine's own instruction would make a subnormal number 0. */
 INLINE words bf16_bits(vec x) {
-    words bits = (words)x, nan = (words)(x != x);
+    words bits = (words)x;
+#if defined(__AVX512VNNI__)
+    /* (bits & 1 << 16 | 0x7fff): the halves are added up as products with 1; a NaN is made quiet instead. */
+    __m512i up = _mm512_ternarylogic_epi32((__m512i)bits, _mm512_set1_epi32(1 << 16), _mm512_set1_epi32(0x7fff), 0xea);
+    __m512i sum = _mm512_dpwssd_epi32((__m512i)bits, up, _mm512_set1_epi32(0x10001));
+    return (words)_mm512_fixupimm_ps((__m512)sum, (__m512)x, _mm512_set1_epi32(0x22), 0);
+#else
+    words nan = (words)(x != x);
     return ((bits + 0x7fff + (bits >> 16 & 1)) & ~nan) | ((bits | 0x400000) & nan);
+#endif
+}
+
+INLINE halves to_bf16(vec x) {
+#if defined(__AVX512BW__)
+    const words places = {1 | 3 << 16, 5 | 7 << 16, 9 | 11 << 16, 13 | 15 << 16,
+                          17 | 19 << 16, 21 | 23 << 16, 25 | 27 << 16, 29 | 31 << 16};
+    return (halves)_mm512_castsi512_si256(_mm512_permutexvar_epi16((__m512i)places, (__m512i)bf16_bits(x)));
+#else
+    return __builtin_convertvector(bf16_bits(x) >> 16, halves);
+#endif
 }
 
 INLINE vec load(const void *from, int64_t index, int type) {
@@ -105,16 +133,23 @@ INLINE void store(void *to, int64_t index, int type, vec x) {
         memcpy((float *)to + index, &x, sizeof x);
         return;
     }
-    halves h = type == BF16 ? __builtin_convertvector(bf16_bits(x) >> 16, halves) : to_half(x);
+    halves h = type == BF16 ? to_bf16(x) : to_half(x);
     memcpy((uint16_t *)to + index, &h, sizeof h);
 }
 
 /* The first n lanes, the others 0: for the end of a row. */
 INLINE vec load_some(const void *from, int64_t index, int type, int64_t n) {
     if (n >= LANES) return load(from, index, type);
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    __mmask16 lanes = (__mmask16)((1u << n) - 1);
+    if (type == F32) return (vec)_mm512_maskz_loadu_ps(lanes, at(from, index, type));
+    halves h = (halves)_mm256_maskz_loadu_epi16(lanes, at(from, index, type));
+    return type == BF16 ? from_bf16(h) : from_half(h);
+#else
     char held[64] = {0};
     memcpy(held, at(from, index, type), n * width(type));
     return load(held, 0, type);
+#endif
 }
 
 INLINE void store_some(void *to, int64_t index, int type, vec x, int64_t n) {
@@ -128,7 +163,11 @@ INLINE void store_some(void *to, int64_t index, int type, vec x, int64_t n) {
 }
 
 INLINE float load_one(const void *from, int64_t index, int type) {
-    return load_some(from, index, type, 1)[0];
+    union { uint32_t bits; float number; } x = {0};
+    memcpy(&x, at(from, index, type), width(type));
+    if (type == F16) return from_half((halves){(uint16_t)x.bits})[0];
+    if (type == BF16) x.bits <<= 16;
+    return x.number;
 }
 
 /* x as `type` holds it. */
@@ -136,6 +175,34 @@ INLINE vec rounded(vec x, int type) {
     if (type == F32) return x;
     return type == BF16 ? (vec)(bf16_bits(x) & 0xffff0000) : from_half(to_half(x));
 }
+
+/* The same of an x that `from` already holds. */
+INLINE vec narrowed(vec x, int from, int type) { return from == type ? x : rounded(x, type); }
+
+/* x rounded to `through`, and then to `type` in memory: the first n lanes. */
+INLINE void store_through(void *to, int64_t index, int through, int type, vec x, int64_t n) {
+    store_some(to, index, type, through == type ? x : rounded(x, through), n);
+}
+
+INLINE int any(ints mask) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#else
+    union { ints whole; int64_t part[8]; } held = {mask};
+    int64_t met = 0;
+    for (int i = 0; i < 8; i++) met |= held.part[i];
+    return met != 0;
+#endif
+}
+
+/* run(..., compute, act), the types known to the compiler where they are those of an engine's numerics. */
+#define BY_TYPES(run, compute, act, ...)                                             \
+    do {                                                                             \
+        if ((compute) == BF16 && (act) == BF16) run(__VA_ARGS__, BF16, BF16);        \
+        else if ((compute) == F32 && (act) == F32) run(__VA_ARGS__, F32, F32);       \
+        else if ((compute) == F32 && (act) == BF16) run(__VA_ARGS__, F32, BF16);     \
+        else run(__VA_ARGS__, compute, act);                                         \
+    } while (0)
 
 #define FOLD(name, combine)                                                                                \
     INLINE float name(vec x) {                                                                             \
@@ -154,7 +221,6 @@ FOLD(lanes_most, larger)
 INLINE vec exponential(vec x) {
     x = larger(every(-104.0f), smaller(every(89.0f), x));
     vec shifted = fused(x, every(0x1.715476p+0f), every(0x1.8p23f)); /* the power stands in the low bits */
-    ints power = (ints)shifted - 0x4b400000;
     vec whole = shifted - 0x1.8p23f;
     vec r = fused(whole, every(-0.693359375f), x);
     r = fused(whole, every(2.12194440e-4f), r);
@@ -165,8 +231,12 @@ INLINE vec exponential(vec x) {
     p = fused(p, r, every(1.6666665459e-1f));
     p = fused(p, r, every(5.0000001201e-1f));
     vec y = fused(p, r * r, r) + 1.0f;
-    ints half = power >> 1; /* in two steps: 2^128 and 2^-150 are no FP32 numbers, their halves are */
+#if defined(__AVX512F__)
+    return (vec)_mm512_scalef_ps((__m512)y, (__m512)whole);
+#else
+    ints power = (ints)shifted - 0x4b400000, half = power >> 1; /* 2^128 and 2^-150 are no FP32 numbers, halves are */
     return y * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+#endif
 }
 
 /* A word holds a pair of BF16 values: a lane adds both products of two words to its FP32 sum. */
