@@ -74,7 +74,8 @@ def test_a_request_has_the_bits_that_it_has_alone(pair: tuple[Engine, Planted]) 
 
     together = engine.generate_batch([request(at, seen.setdefault(at, [])) for at in range(8)])
     for at in range(8):
-        (alone,) = engine.generate_batch([request(at, own := [])])
+        own: list[Tensor] = []
+        (alone,) = engine.generate_batch([request(at, own)])
         assert alone.tokens == together[at].tokens
         assert len(own) == len(seen[at])
         assert all(torch.equal(one, other) for one, other in zip(own, seen[at], strict=True))
