@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from dflash_spec.errors import RequestError
+from dflash_spec.registry import Profile
 from torch import Tensor
 
-from dflash_accelerated.numerics import DTYPES
+from dflash_accelerated.numerics import DTYPES, Numerics
 
 Given = TypeVar("Given")
 FP32 = np.finfo(np.float32)
@@ -145,17 +146,21 @@ def check_device(device: object) -> torch.device:
     return named
 
 
-def check_dtype(dtype: object) -> torch.dtype | None:
+def check_dtype(dtype: object, profile: Profile) -> torch.dtype | None:
     """A dtype, by itself or by its name in PyTorch (`bfloat16`) or in files (`BF16`); None as it is.
 
-    Raises RequestError.
+    Raises RequestError for what names none that `profile` is computed in; `Numerics.of` looks at a torch.dtype.
     """
-    names = DTYPES | {str(kind).removeprefix("torch."): kind for kind in DTYPES.values()}
+    allowed = Numerics.dtypes(profile)
+    names = {name: kind for name, kind in DTYPES.items() if kind in allowed}
+    names |= {str(kind).removeprefix("torch."): kind for kind in allowed}
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
     if isinstance(dtype, str) and dtype in names:
         return names[dtype]
-    raise RequestError(f"dtype is {shown(dtype)}, expected None, a torch.dtype or one of {', '.join(names)}")
+    raise RequestError(
+        f"dtype is {shown(dtype)} in profile {profile.name}, expected None, a torch.dtype or one of {', '.join(names)}"
+    )
 
 
 def check_folder(name: str, path: object) -> Path:

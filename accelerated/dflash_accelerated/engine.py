@@ -120,9 +120,10 @@ class Engine:
         """
         place = check_device(device)
         _check_kind("profile", profile, str, "the name of a profile")
+        rules = load_profile(profile)
         pair = load_pair(
-            check_folder("target", target), check_folder("draft", draft), load_profile(profile), draft_tokens,
-            check_dtype(dtype), resolve_kernels(kernels, place), place, public_tokens, proposal_ids,
+            check_folder("target", target), check_folder("draft", draft), rules, draft_tokens,
+            check_dtype(dtype, rules), resolve_kernels(kernels, place), place, public_tokens, proposal_ids,
         )  # fmt: skip
         longest = pair.positions
         return Engine(

@@ -42,13 +42,19 @@ class Numerics:
     @staticmethod
     def of(profile: Profile, dtype: torch.dtype | None = None, kernels: Kernels = "torch") -> Numerics:
         """The numerics of `profile` in `dtype`; None takes the profile's own. Raises RequestError."""
-        own = DTYPES[profile.dtypes["ACT"]]
+        own, *others = Numerics.dtypes(profile)
         if dtype is None or dtype == own:
             return Numerics(profile, own, torch.float32, DTYPES[profile.dtypes["CTX_V"]], kernels)
-        if own == torch.float32 and dtype == torch.bfloat16:
+        if dtype in others:
             return Numerics(profile, dtype, dtype, dtype, kernels)
-        allowed = "torch.float32 or torch.bfloat16" if own == torch.float32 else str(own)
+        allowed = " or ".join(map(str, (own, *others)))
         raise RequestError(f"dtype {dtype} in profile {profile.name}, expected {allowed}")
+
+    @staticmethod
+    def dtypes(profile: Profile) -> tuple[torch.dtype, ...]:
+        """What `profile` can be computed in: its own dtype, and BF16 where that is FP32."""
+        own = DTYPES[profile.dtypes["ACT"]]
+        return (own, torch.bfloat16) if own == torch.float32 else (own,)
 
     def weight(self, values: Tensor) -> Tensor:
         """A weight as products read it: represented in `act`, held in `compute`."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, get_args
 
 from dflash_spec.errors import RequestError
@@ -109,10 +110,7 @@ class Statistics:
             lines[0] += "" if value is None else f", {value:.2f} tokens {unit}"
         if self.tested:
             lines += ["accepted  rounds"]
-            lines += [
-                f"{count:8d}  {rounds:6d}  {_bar(rounds, max(self.accepted))}".rstrip()
-                for count, rounds in enumerate(self.accepted)
-            ]
+            lines += _histogram(self.accepted)
             lines += ["position  tested  accepted"]
             lines += [
                 f"{at:8d}  {tested:6d}  {stood / tested:7.1%}  {_bar(stood, tested)}".rstrip()
@@ -197,6 +195,18 @@ def _together(sums: StageTimes, other: StageTimes) -> StageTimes:
 def _sums(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     longer, shorter = sorted((one, other), key=len, reverse=True)
     return tuple(a + b for a, b in zip(longer, shorter + (0,) * (len(longer) - len(shorter)), strict=True))
+
+
+def _histogram(counts: Sequence[int]) -> Iterator[str]:
+    """A line for each accepted count that occurred; those between them that did not share one."""
+    for none, group in groupby(range(len(counts)), key=lambda count: not counts[count]):
+        held = list(group)
+        if none:
+            yield f"{held[0] if len(held) == 1 else f'{held[0]}–{held[-1]}':>8}       0"
+        else:
+            yield from (
+                f"{count:8d}  {counts[count]:6d}  {_bar(counts[count], max(counts))}".rstrip() for count in held
+            )
 
 
 def _bar(part: int, whole: int) -> str:

@@ -43,6 +43,18 @@ def test_ids_come_out_on_stdout_and_the_statistics_on_stderr(pair: tuple[list[st
         assert part in printed.err
 
 
+@pytest.mark.parametrize(("quiet", "notes"), [([], 1), (["--quiet"], 0)], ids=["told", "quiet"])
+def test_more_drafts_than_the_draft_was_trained_for_are_told(
+    pair: tuple[list[str], Planted], capsys: Capture, quiet: list[str], notes: int
+) -> None:
+    folders, plan = pair
+    trained = json.loads((Path(folders[1]) / "config.json").read_text("utf-8"))["dflash_config"]["block_size"] - 1
+    words = [*folders[:2], "--ids", ids(plan), "--max-tokens", "9", *quiet, "--draft-tokens"]
+    for drafts, told in ((trained, 0), (trained + 70, notes)):
+        assert main([*words, str(drafts)]) == 0
+        assert capsys.readouterr().err.count(f"where the draft was trained for {trained}: ") == told
+
+
 def test_a_line_of_a_file_is_a_prompt_and_json_has_all_of_it(
     pair: tuple[list[str], Planted], capsys: Capture, tmp_path: Path
 ) -> None:
@@ -121,8 +133,8 @@ BAD = {
     "--ids 1 --min-p 0.5": "profile zlab has no min_p",
     "--ids 1 --seed -1": "seed is -1, expected 0 to",
     "--ids 1 --max-tokens 0": "max_new_tokens is 0, expected 1 to",
-    "--ids 1 --draft-tokens 0": "requested drafts: found 0",
-    "--ids 1 --dtype float": "dtype is 'float', expected None",
+    "--ids 1 --draft-tokens 0": "draft_tokens: found 0",
+    "--ids 1 --dtype float": "dtype is 'float' in profile zlab, expected None, a torch.dtype or one of BF16, F32",
     "--ids 1 --device abacus": "device is 'abacus', expected the name of a device",
     "--ids 1 --prefill-chunk 0": "prefill_chunk is 0, expected 1 to",
     "--ids 1 --max-context 0": "max_context is 0, expected 1 to",

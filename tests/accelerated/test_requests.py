@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, Generation, Round
+from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.settings import Sampling
 from dflash_spec.errors import ConfigError, RequestError, SpecDataError
-from dflash_spec.registry import load_profile
+from dflash_spec.registry import PROFILES, load_profile
 
 Load = Callable[..., Engine]
 
@@ -137,13 +138,13 @@ def test_the_revision_of_april_2026_has_no_filter_but_the_temperature() -> None:
     [
         ({"profile": "zlab-2026-04"}, RequestError, "profile zlab-2026-04 is stated on some ops only"),
         ({"profile": "nobody"}, SpecDataError, "profile 'nobody'"),
-        ({"draft_tokens": "3"}, ConfigError, "requested: found '3', expected an integer"),
-        ({"draft_tokens": 2.5}, ConfigError, "requested: found 2.5, expected an integer"),
-        ({"draft_tokens": True}, ConfigError, "requested: found True, expected an integer"),
+        ({"draft_tokens": "3"}, ConfigError, "draft_tokens: found '3', expected an integer"),
+        ({"draft_tokens": 2.5}, ConfigError, "draft_tokens: found 2.5, expected an integer"),
+        ({"draft_tokens": True}, ConfigError, "draft_tokens: found True, expected an integer"),
         ({"max_context": "9"}, RequestError, "max_context is '9', expected an integer"),
-        ({"draft_tokens": 0}, ConfigError, "requested drafts: found 0"),
-        ({"profile": "ninfer", "draft_tokens": 16}, ConfigError, "requested drafts: found 16"),
-        ({"profile": "ninfer"}, ConfigError, "requested drafts: found None"),
+        ({"draft_tokens": 0}, ConfigError, "draft_tokens: found 0"),
+        ({"profile": "ninfer", "draft_tokens": 16}, ConfigError, "draft_tokens: found 16"),
+        ({"profile": "ninfer"}, ConfigError, "draft_tokens: found None"),
         ({"profile": "ninfer", "draft_tokens": 3}, RequestError, "dtype torch.float32 in profile ninfer"),
         ({"dtype": torch.float16}, RequestError, "dtype torch.float16 in profile zlab"),
         ({"max_context": 212}, RequestError, "max_context is 212, expected 1 to 211"),
@@ -154,9 +155,9 @@ def test_the_revision_of_april_2026_has_no_filter_but_the_temperature() -> None:
         ({"prefill_chunk": None}, RequestError, "prefill_chunk is None, expected an integer"),
         ({"max_batch": True}, RequestError, "max_batch is True, expected an integer"),
         ({"max_checkpoints": -1}, RequestError, "max_checkpoints is -1, expected 0 to"),
-        ({"dtype": "float"}, RequestError, "dtype is 'float', expected None, a torch.dtype or one of BF16, F16, F32"),
-        ({"dtype": np.float32}, RequestError, "dtype is <class 'numpy.float32'>, expected None"),
-        ({"dtype": "float16"}, RequestError, "dtype torch.float16 in profile zlab"),
+        ({"dtype": "float"}, RequestError, "dtype is 'float' in profile zlab, expected None, a torch.dtype or one"),
+        ({"dtype": np.float32}, RequestError, "dtype is <class 'numpy.float32'> in profile zlab, expected None"),
+        ({"dtype": "float16"}, RequestError, "dtype is 'float16' in profile zlab, expected None"),
         ({"kernels": "cuda"}, RequestError, "kernels is 'cuda', expected one of auto, torch, native, triton"),
         ({"kernels": None}, RequestError, "kernels is None, expected one of auto"),
         ({"kernels": ["torch"]}, RequestError, "kernels is ['torch'], expected one of auto"),
@@ -176,6 +177,17 @@ def test_a_bad_start_is_refused(
     with pytest.raises(kind) as error:
         load(random_pair, **change)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_each_dtype_that_a_refusal_names_is_taken_in_that_profile(random_pair: Path, load: Load, profile: str) -> None:
+    with pytest.raises(RequestError) as error:
+        load(random_pair, profile=profile, draft_tokens=3, dtype="half")
+    names = str(error.value).rpartition("one of ")[2].split(", ")
+    taken = {
+        load(random_pair, profile=profile, draft_tokens=3, max_context=9, dtype=name).numerics.act for name in names
+    }
+    assert taken == set(Numerics.dtypes(load_profile(profile)))
 
 
 def test_ids_past_the_public_ones_are_no_prompt_and_never_come_out(random_pair: Path, load: Load) -> None:

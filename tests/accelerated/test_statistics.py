@@ -87,6 +87,13 @@ def test_it_is_printed_as_a_histogram_with_every_accepted_count() -> None:
     assert [line.split()[0] for line in lines[10:]] == ["stage", "prefill", "propose", "verify", "decide", "commit"]
 
 
+def test_a_block_far_wider_than_what_is_accepted_has_one_line_for_all_counts_that_no_round_had() -> None:
+    wide = [replace(each, proposals=(*each.proposals, *range(96))) for each in ROUNDS[1:3]]
+    lines = str(Statistics.of([PREFILL, *wide])).splitlines()
+    assert [line.split()[:2] for line in lines[2:6]] == [["0", "1"], ["1", "0"], ["2", "1"], ["3–99", "0"]]
+    assert lines[6] == "position  tested  accepted"
+
+
 @pytest.mark.parametrize("found", [None, 5, "rounds", [3], [ROUNDS]], ids=repr)
 def test_what_is_neither_answer_nor_round_is_named(found: Any) -> None:
     with pytest.raises(RequestError, match="expected answers or rounds"):

@@ -246,8 +246,8 @@ BAD: list[tuple[list[int], Settings, type[DFlashError], str]] = [
     ([1] * 97, Settings(3, 5), RequestError, "prompt of 97 tokens, expected 1 to 96"),
     ([1, 31], Settings(3, 5), RequestError, r"prompt\[1\] is 31, expected 0 to 30"),
     ([1, -1], Settings(3, 5), RequestError, r"prompt\[1\] is -1, expected 0 to 30"),
-    ([1, 2], Settings(0, 5), ConfigError, "requested drafts: found 0, expected 1 to 15"),
-    ([1, 2], Settings(16, 5), ConfigError, "requested drafts: found 16, expected 1 to 15"),
+    ([1, 2], Settings(0, 5), ConfigError, "draft_tokens: found 0, expected 1 to 15"),
+    ([1, 2], Settings(16, 5), ConfigError, "draft_tokens: found 16, expected 1 to 15"),
     ([1, 2], Settings(3, 0), RequestError, "max_new is 0, expected 1 to 2147483647"),
     ([1, 2], Settings(3, 5, public=2), RequestError, r"prompt\[1\] is 2, expected 0 to 1"),
     ([1, 2], Settings(3, 5, public=32), RequestError, "public is 32, expected 1 to 31"),
@@ -313,7 +313,7 @@ def test_an_argument_of_another_type_or_range_is_refused_by_name(
 @pytest.mark.parametrize("drafts", ["3", 2.5, True, [3]])
 def test_a_draft_count_that_is_no_integer_is_refused_by_name(drafts: Any, tiny: Build) -> None:
     pair = tiny(NINFER)
-    with pytest.raises(ConfigError, match=r"requested: found .*, expected an integer"):
+    with pytest.raises(ConfigError, match=r"draft_tokens: found .*, expected an integer"):
         engine.generate(pair.target, pair.draft, PROMPT, Settings(drafts, 5), NINFER)
 
 

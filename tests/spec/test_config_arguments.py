@@ -31,13 +31,13 @@ NO_INTEGERS: list[Any] = [
 
 WITH_AN_INTEGER: dict[str, Callable[[Any], Any]] = {
     "draft_count, zlab, block_size": lambda value: config.draft_count(ZLAB, value, None),
-    "draft_count, zlab, requested": lambda value: config.draft_count(ZLAB, 16, value),
+    "draft_count, zlab, draft_tokens": lambda value: config.draft_count(ZLAB, 16, value),
     "draft_count, ninfer, block_size": lambda value: config.draft_count(NINFER, value, 3),
-    "draft_count, ninfer, requested": lambda value: config.draft_count(NINFER, None, value),
+    "draft_count, ninfer, draft_tokens": lambda value: config.draft_count(NINFER, None, value),
     "matched_count, block_size": lambda value: config.matched_count(value, None),
-    "matched_count, requested": lambda value: config.matched_count(4, value),
+    "matched_count, draft_tokens": lambda value: config.matched_count(4, value),
     "bounded_count, block_size": lambda value: config.bounded_count(value, None),
-    "bounded_count, requested": lambda value: config.bounded_count(8, value),
+    "bounded_count, draft_tokens": lambda value: config.bounded_count(8, value),
     "half_even_taps, target_layers": lambda value: config.half_even_taps(value, 2),
     "half_even_taps, taps": lambda value: config.half_even_taps(36, value),
     "integer_step_taps, target_layers": lambda value: config.integer_step_taps(value, 2),
@@ -97,7 +97,7 @@ def test_an_integer_too_long_to_print_is_refused_by_name(name: str, value: int) 
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in WITH_AN_INTEGER if "block_size" not in name and "requested" not in name]
+    "name", [name for name in WITH_AN_INTEGER if "block_size" not in name and "draft_tokens" not in name]
 )
 def test_nothing_stands_for_an_integer_that_has_no_default(name: str) -> None:
     with pytest.raises(ConfigError, match="found None, expected an integer"):

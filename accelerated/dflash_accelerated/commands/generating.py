@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from dflash_spec.config import read_draft_config, read_target_config
+from dflash_spec.config.width import file_count
 from dflash_spec.errors import DFlashError, OutputError, RequestError
 from dflash_spec.registry import PROFILES, load_profile
 
@@ -44,7 +45,8 @@ the prompt, and the answer:
   stdin. The answer goes to stdout as its rounds end; all else goes to stderr.
 
 what the statistics say:
-  accepted   how many rounds accepted 0, 1, ... K proposals: a round emits one token more than it accepts
+  accepted   how many rounds accepted 0, 1, ... K proposals: a round emits one token more than it accepts;
+             counts beside each other that no round had share a line
   position   of the rounds whose proposal 1, 2, ... was tested, because all before it stood, how many accepted it
   stage      where a round's time goes; --compare decodes the same prompt without the draft, and says what it gains
 
@@ -120,7 +122,8 @@ def _add_sampling(made: argparse.ArgumentParser) -> None:
 
 def _add_engine(made: argparse.ArgumentParser) -> None:
     add = made.add_argument_group("engine").add_argument
-    add("--draft-tokens", type=int, metavar="K", help="proposals of a round (default: the draft's own)")
+    add("--draft-tokens", type=int, metavar="K", help="proposals of a round (default: as many as the draft was "
+        "trained for)")  # fmt: skip
     add("--max-context", type=int, metavar="N", help="rows to reserve (default: what this answer needs at most)")
     add("--prefill-chunk", type=int, default=512, metavar="N", help="rows of the prompt read at a time (512)")
     add("--public-tokens", type=int, metavar="N", help="ids that the tokenizer knows; later ones never come out")
@@ -193,18 +196,23 @@ def _prompt(options: argparse.Namespace) -> texts.Prompt:
 
 
 def _engine(options: argparse.Namespace, prompt: texts.Prompt) -> Engine:
+    target = read_target_config(Path(options.target))
+    draft = read_draft_config(Path(options.draft), load_profile(options.profile), target, "published")
     context = options.max_context
     if context is None:
-        target = read_target_config(Path(options.target))
-        draft = read_draft_config(Path(options.draft), load_profile(options.profile), target, "published")
         longest = min(target.max_positions, draft.max_positions)
         context = max(1, min(longest, len(prompt.ids) + options.max_tokens))
     public = prompt.known if options.public_tokens is None else options.public_tokens
-    return Engine.from_pretrained(
+    engine = Engine.from_pretrained(
         options.target, options.draft, draft_tokens=options.draft_tokens, max_batch=1, max_context=context,
         prefill_chunk=options.prefill_chunk, device=options.device, dtype=options.dtype, kernels=options.kernels,
         profile=options.profile, public_tokens=public,
     )  # fmt: skip
+    trained = file_count(draft.block_size)
+    if engine.draft_tokens > trained and not options.quiet:
+        found = f"--draft-tokens {engine.draft_tokens}, where the draft was trained for {trained}"
+        complain(f"{found}: allowed, but nothing taught it the later ones", PROGRAM)
+    return engine
 
 
 def _stream(engine: Engine, prompt: texts.Prompt, options: argparse.Namespace, asked: Options, answer: Answer) -> None:
