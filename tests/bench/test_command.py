@@ -81,7 +81,6 @@ def test_a_pair_on_disk_is_measured_without_a_peer(
         (["--pair", "a", "--target", "b", "--draft", "c"], "one of them"),
         (["--pair", "a", "--backend", "dflash"], "a pair on disk says itself"),
         (["--plot", "a.png"], "ends in .svg"),
-        (["--plot", f"{__file__}/a.svg"], "is no folder"),
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,7 +186,7 @@ def test_vectors_can_be_chosen_by_op_chapter_id_and_profile(check: Any, port: An
         (["--op", "law.greedy", "--profile", "ninfer"], "the options exclude one another"),
         (["--vectors", "/nowhere"], "/nowhere: no index.json"),
         (["--implementation", "rust:mine"], "expected files:DIR, stdio:CMD or python:MODULE:FACTORY"),
-        (["--out", "/proc/nowhere/run.jsonl"], "No such file or directory"),
+        (["--out", "/proc/nowhere/run.jsonl"], "/proc/nowhere is not there, expected a folder"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_says_what_to_do(check: Any, port: Any, words: list[str], told: str) -> None:
@@ -217,7 +217,7 @@ def test_json_has_words_for_what_is_not_finite(check: Any, port: Any) -> None:
 
 
 def test_each_verdict_is_in_the_file_before_the_next_vector_runs(check: Any, port: Any, tmp_path: Path) -> None:
-    out, seen = tmp_path / "deep" / "run.jsonl", []
+    out, seen = tmp_path / "run.jsonl", []
 
     def watches(op: str, inputs: dict[str, Any]) -> None:
         seen.append(out.read_text().count('"kind":"result"'))

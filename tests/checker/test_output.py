@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dflash_vectors.commands import check_trace, check_vectors, gen_vectors, make_planted_pair
+from dflash_vectors.commands import bench, check_trace, check_vectors, gen_vectors, make_planted_pair
 
 TOOLS = Path(__file__).parents[2] / "tools"
 QUICK = {
@@ -75,9 +75,11 @@ PLACES = {
     "below a file": ("file/below{suffix}", "file is no folder"),
     "read only": ("sealed/new{suffix}", "sealed cannot be written to"),
     "too long": ("x" * 300 + "/new{suffix}", "File name too long"),
+    "no folder": ("absent/deep/new{suffix}", "deep is not there, expected a folder"),
     "a folder": ("taken{suffix}", "is a folder"),
 }
 WRITERS = {
+    "bench": (bench.main, ["--quick", "--threads", "1", "--plot"], ".svg"),
     "make_planted_pair": (make_planted_pair.main, ["--out"], ""),
     "check_trace": (check_trace.main, ["{folder}/no trace", "--plot"], ".svg"),
     "check_vectors": (check_vectors.main, ["--implementation", "python:no_such_port:create", "--out"], ".jsonl"),
@@ -87,7 +89,7 @@ WRITERS = {
 
 @pytest.mark.parametrize(
     ("tool", "place"),
-    [(tool, place) for tool in WRITERS for place in PLACES if (tool, place) != ("make_planted_pair", "a folder")],
+    [(tool, place) for tool in WRITERS for place in PLACES if tool != "make_planted_pair" or "folder" not in place],
 )
 def test_a_place_that_cannot_be_written_is_told_by_name_before_the_work(
     tool: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -100,12 +102,15 @@ def test_a_place_that_cannot_be_written_is_told_by_name_before_the_work(
     (tmp_path / "sealed").mkdir()
     allowed = os.access  # which root always is
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "sealed" and allowed(path, mode))
+    monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))  # the measurement writes it
+    before = set(tmp_path.rglob("*"))
     code = main([*(word.format(folder=tmp_path) for word in words), str(out)])
     said = capsys.readouterr()
     assert (code, said.out) == (2, "")
     assert said.err.count("\n") == 1
     assert said.err.startswith(f"dflash-{tool.replace('_', '-')}: {out}: ")
     assert told in said.err
+    assert set(tmp_path.rglob("*")) == before
 
 
 def test_a_set_to_compare_with_must_be_there_before_anything_is_built(

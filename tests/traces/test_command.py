@@ -134,12 +134,10 @@ def test_the_drawing_has_a_bar_a_round_and_names_the_first_bug(check: Any, folde
     assert any("first bug: round 6, stage.layer.1, DRAFT-010" in (text.text or "") for text in drawing.iter())
 
 
-def test_a_drawing_makes_its_folder_and_one_that_cannot_be_written_is_told(
+def test_a_drawing_that_the_disk_does_not_take_is_told(
     check: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plot = tmp_path / "new" / "trace.svg"
-    assert check(folder, "--plot", str(plot), weights=False)[0] == 0
-    assert plot.read_text().startswith("<svg")
+    plot = tmp_path / "trace.svg"
 
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")

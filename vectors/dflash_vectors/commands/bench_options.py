@@ -7,9 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_spec.errors import OutputError
-
-from dflash_vectors.commands.output import Parser, writable_file
+from dflash_vectors.commands.output import Parser
 from dflash_vectors.verdict import EXIT_INTERRUPTED
 
 __all__ = ["EXIT_INTERRUPTED", "PROGRAM", "parsed", "parser"]
@@ -127,11 +125,6 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         made.error("--backend chooses planted drafts; a pair on disk says itself what it is")
     if options.plot is not None and options.plot.suffix != ".svg":
         made.error(f"--plot {options.plot}: expected a name that ends in .svg")
-    if options.plot is not None:
-        try:
-            writable_file(options.plot)
-        except OutputError as error:
-            made.error(f"--plot {error}")
     chosen = QUICK if options.quick else FULL
     options.judged = options.planted and not options.quick
     for name, value in chosen.items():

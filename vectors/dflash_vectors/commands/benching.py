@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from dflash_spec.errors import DFlashError, UnsupportedError
+from dflash_spec.errors import DFlashError, OutputError, UnsupportedError
 
 from dflash_vectors.bench import machine, pairs, picture, report
 from dflash_vectors.bench.figures import Report
@@ -19,7 +19,7 @@ from dflash_vectors.bench.harness import Plan
 from dflash_vectors.bench.pairs import Pair
 from dflash_vectors.bench.run import Asked, jobs
 from dflash_vectors.commands.bench_options import PROGRAM
-from dflash_vectors.commands.output import printed
+from dflash_vectors.commands.output import printed, writable_file, write_file
 from dflash_vectors.commands.progress import Progress
 from dflash_vectors.style import Style, complain
 from dflash_vectors.verdict import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_UNUSABLE
@@ -28,6 +28,8 @@ from dflash_vectors.verdict import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, E
 def run(options: argparse.Namespace) -> int:
     """Measure and print; returns the exit code that `--help` documents."""
     try:
+        if options.plot is not None:
+            writable_file(options.plot)
         asked = _asked(options)
         torch.set_num_threads(options.threads)
         made = Report(machine.described(options.threads, asked.device, options.kernels), judged=options.judged)
@@ -103,10 +105,9 @@ def _pairs(options: argparse.Namespace, asked: Asked, scratch: Path) -> Iterator
 def _tell(made: Report, options: argparse.Namespace) -> int:
     if options.plot is not None:
         try:
-            options.plot.parent.mkdir(parents=True, exist_ok=True)
-            options.plot.write_text(picture.svg(made), "utf-8")
-        except OSError as error:
-            complain(f"{options.plot}: cannot be written: {error.strerror}", PROGRAM)
+            write_file(options.plot, picture.svg(made))
+        except OutputError as error:
+            complain(error, PROGRAM)
             return EXIT_UNUSABLE
     if options.json:
         text = json.dumps(made.record(), indent=1, allow_nan=False) + "\n"

@@ -138,7 +138,6 @@ class Ledger:
         if path is not None:
             writable_file(path)
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
             except OSError as error:
                 raise OutputError(f"{path}: cannot be written: {error.strerror}") from error

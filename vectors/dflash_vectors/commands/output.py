@@ -63,9 +63,19 @@ def writable_file(path: Path) -> None:
     if os.path.isdir(path):
         raise OutputError(f"{path}: is a folder, expected the name of a file")
     if not _is_there(path, path):
+        if not _is_there(path, path.parent):
+            raise OutputError(f"{path}: {path.parent} is not there, expected a folder: a mistyped one is not made")
         _room(path, path.parent)
     elif not os.access(path, os.W_OK):
         raise OutputError(f"{path}: cannot be written to")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file that `writable_file` found nothing against. Raises OutputError."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def writable_folder(path: Path) -> None:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_spec.errors import DFlashError, OutputError, TraceError
+from dflash_spec.errors import DFlashError, TraceError
 
-from dflash_vectors.commands.output import Parser, printed, writable_file
+from dflash_vectors.commands.output import Parser, printed, writable_file, write_file
 from dflash_vectors.commands.progress import Progress
 from dflash_vectors.replay import Pair, Replay, Report, picture, telling
 from dflash_vectors.replay.loading import load_pair, parameters
@@ -108,16 +108,8 @@ def _replayed(options: argparse.Namespace) -> int:
     finally:
         progress.close()
     if options.plot is not None:
-        _draw(options.plot, report)
+        write_file(options.plot, picture.svg(report))
     return _tell(report, options)
-
-
-def _draw(path: Path, report: Report) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(picture.svg(report), "utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _pair(options: argparse.Namespace, trace: Trace) -> Pair | None:
