@@ -44,7 +44,7 @@ def test_dflash2_is_dflash_except_in_these_functions() -> None:
     own = {name for name, member in vars(DFlash2Draft).items() if callable(member)}
     accounts = {"held_bytes", "planned_bytes", "products", "_rooms"}
     assert own - accounts == {
-        "__init__", "open", "reserve", "_places", "_columns", "_materialize", "_controls", "_found", "_choose",
+        "__init__", "open", "reserve", "_places", "_staged", "_columns", "_controls", "_found", "_choose",
         "_uniforms",
     }  # fmt: skip
     assert own - vars(DFlashDraft).keys() == {"_uniforms"}

@@ -16,8 +16,7 @@ from dflash_accelerated.images import Images
 from dflash_accelerated.lanes import Snapshot
 from dflash_accelerated.memory import KvCache, KvPool
 from dflash_accelerated.models.dflash import DFlashDraft
-from dflash_accelerated.ops import materialize
-from dflash_accelerated.ops.attention import Spans, Store
+from dflash_accelerated.ops.attention import Spans
 from dflash_accelerated.requests import Running
 from dflash_accelerated.rings import RingState
 from dflash_spec.errors import DFlashError
@@ -158,12 +157,12 @@ def positions_restart_after_a_fork(patch: pytest.MonkeyPatch) -> None:
 def slots_of_round_one_are_used_again(patch: pytest.MonkeyPatch) -> None:
     """The slots of so many rows are computed once, as in a captured graph."""
     captured: dict[tuple[int, ...], Spans] = {}
-    true = DFlashDraft._store
+    true = DFlashDraft._append
 
-    def stored(self: DFlashDraft, held: Store, raw: materialize.Raw, norms: torch.Tensor, spans: Spans) -> None:
-        true(self, held, raw, norms, captured.setdefault(spans.counts, spans))
+    def append(self: DFlashDraft, spans: Spans, features: torch.Tensor) -> torch.Tensor:
+        return true(self, captured.setdefault(spans.counts, spans), features)
 
-    patch.setattr(DFlashDraft, "_store", stored)
+    patch.setattr(DFlashDraft, "_append", append)
 
 
 def a_prefix_comes_back_without_its_context(patch: pytest.MonkeyPatch) -> None:

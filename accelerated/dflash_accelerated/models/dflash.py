@@ -14,9 +14,9 @@ from dflash_accelerated.graphs import Graphs, Profiles, Room, Tensors
 from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, context_kv, head, materialize, rope
+from dflash_accelerated.ops import attention, head, materialize, rope
 from dflash_accelerated.ops.acceptance import SparseLaw
-from dflash_accelerated.ops.decoder import Seat, decoder
+from dflash_accelerated.ops.decoder import decoder
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.rows import joined
 from dflash_accelerated.ops.sampling import propose
@@ -48,8 +48,6 @@ class DFlashDraft:
     docs/maintainer/dflash.md; dflash 0.1.0 DFlashDraftModel.
     """
 
-    staged = True
-    """Whether raw and normed heads are rounded before they turn."""
     convolved = False
     """Whether layers have convolutions."""
 
@@ -63,13 +61,16 @@ class DFlashDraft:
         self.taps = config.taps
         self._numerics = numerics
         layers = [LayerWeights.take(held, f"layers.{layer}.", self.convolved) for layer in range(config.layers)]
-        seats = [Seat(*each) for each in zip(*self._places(), config.windows, config.causal, strict=True)]
+        seats = [attention.Seat(*each) for each in zip(*self._places(), config.windows, config.causal, strict=True)]
         self._decoder = decoder(layers, seats, False, config.eps, numerics)
-        self._fc, self._hidden_norm = held.product(["fc.weight"]), held["hidden_norm.weight"]
         self._norm = held["norm.weight"]
         places = [f"layers.{layer}.self_attn." for layer in range(config.layers)]
-        self._context = held.product([f"{at}{name}_proj.weight" for name in "kv" for at in places])
-        self._context_norms = torch.stack([held[f"{at}k_norm.weight"] for at in places])
+        context = materialize.ContextWeights(
+            held.product(["fc.weight"]), held["hidden_norm.weight"],
+            held.product([f"{at}{name}_proj.weight" for name in "kv" for at in places]),
+            torch.stack([held[f"{at}k_norm.weight"] for at in places]),
+        )  # fmt: skip
+        self._materializer = materialize.materializer(context, seats, self._staged(numerics), config.eps, numerics)
         self._turns = rope.Turns(config.theta, config.head_dim, numerics, device)
         self._pool = KvPool(self._full_layers, config.kv_heads, config.head_dim, numerics, device, self.widest)
         self._appending: Graphs | None = None
@@ -90,6 +91,10 @@ class DFlashDraft:
     def _stores(self) -> list[attention.Store]:
         """Where contexts are."""
         return [self._pool.store]
+
+    def _staged(self, numerics: Numerics) -> bool:
+        """Whether raw and normed context keys are rounded before they turn."""
+        return True
 
     def _places(self) -> tuple[Sequence[int], Sequence[int]]:
         """Of each layer the store, and its place there."""
@@ -125,7 +130,7 @@ class DFlashDraft:
     def held_bytes(self) -> dict[str, int]:
         """Bytes of weights and of buffers, as they were reserved."""
         weights = sum(layer.held_bytes for layer in self._decoder.layers)
-        weights += sum(each.held_bytes for each in (self._fc, self._context)) + self._context_norms.nbytes
+        weights += self._materializer.weights.held_bytes
         graphs = [each.held_bytes for each in (self._appending, self._proposing) if each]
         cache = self._pool.held_bytes + self._turns.held_bytes
         return {"weights": weights, "cache": cache, "workspace": sum(graphs)}
@@ -133,7 +138,7 @@ class DFlashDraft:
     def products(self) -> list[tuple[Product, str]]:
         """Every matrix product of a round, but for the head, and which rows go through it."""
         made = [(product, "block") for layer in self._decoder.layers for product in layer.products]
-        return [*made, (self._fc, "context"), (self._context, "context")]
+        return [*made, *((product, "context") for product in self._materializer.weights.products)]
 
     def append(self, rows: Sequence[ContextRows]) -> None:
         counts = [len(each.features) for each in rows]
@@ -156,9 +161,7 @@ class DFlashDraft:
 
     def _append(self, spans: attention.Spans, features: Tensor) -> Tensor:
         """The device part: context rows c ACT [N, H] of features ACT [N, n·H], which are stored."""
-        c = context_kv.feature(features, self._fc, self._hidden_norm, self.config.eps, self._numerics).c
-        self._materialize(c, spans)
-        return c
+        return self._materializer(features, self._stores, self._turns, spans)
 
     def _appended(self, spans: attention.Spans, features: Tensor) -> Tensors:
         self._append(spans, features)
@@ -209,20 +212,6 @@ class DFlashDraft:
             for graphs in filter(None, (self._appending, self._proposing)):
                 graphs.clear()
         return spans
-
-    def _turn(self, spans: attention.Spans) -> rope.Tables:
-        return self._turns.at(spans.positions)
-
-    def _materialize(self, c: Tensor, spans: attention.Spans) -> None:
-        """Write the keys and values of context rows c ACT [N, H], which follow each state's length."""
-        raw = materialize.project(c, self._context, self.config.layers, self.config.head_dim)
-        self._store(self._pool.store, raw, self._context_norms, spans)
-
-    def _store(
-        self, held: attention.Store, raw: materialize.Raw, norms: Tensor, spans: attention.Spans
-    ) -> None:  # fmt: skip
-        turn, eps = self._turn(spans), self.config.eps
-        materialize.store(raw.keys, raw.values, norms, turn, eps, self.staged, held, spans, self._numerics)
 
     def _choose(
         self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary

@@ -13,7 +13,7 @@ from dflash_accelerated.graphs import Profiles, Room, Tensors
 from dflash_accelerated.layers import Rounded
 from dflash_accelerated.models.dflash import DFlashDraft, record
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, head, materialize, selector
+from dflash_accelerated.ops import attention, head, qkv, selector
 from dflash_accelerated.ops.acceptance import SparseLaw
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.protocols import Block, Proposal, Vocabulary
@@ -39,18 +39,11 @@ class DFlash2Draft(DFlashDraft):
         """`tensors` by published name, any float dtype; they are rounded to the numerics' dtypes and moved."""
         super().__init__(config, tensors, numerics, device)
         held = Rounded(tensors, numerics, device)
-        self.staged = numerics.profile.axes["dflash2_keys"] == "staged"
         names = ("predecessor_codebook", "successor_codebook")
         projection = held.product(["candidate_selector.hidden_projection.weight"])
         self._selector = selector.Selector(projection, *(held[f"candidate_selector.{name}"] for name in names))
-        self._local = [layer for layer, window in enumerate(config.windows) if window]
-        self._full = [layer for layer, window in enumerate(config.windows) if not window]
-        self._picked = {
-            group: (torch.tensor(layers, device=device), self._context_norms[layers])
-            for group, layers in (("local", self._local), ("full", self._full))
-        }
         slots, heads = max(config.windows) or 1, (config.kv_heads, config.head_dim)
-        self.rings = Rings.empty(len(self._local), slots, *heads, numerics, device, tail=self.widest)
+        self.rings = Rings.empty(config.layers - self._full_layers, slots, *heads, numerics, device, tail=self.widest)
 
     @property
     def _full_layers(self) -> int:
@@ -59,6 +52,9 @@ class DFlash2Draft(DFlashDraft):
     @property
     def _stores(self) -> list[attention.Store]:
         return [self.rings.store, self._pool.store]
+
+    def _staged(self, numerics: Numerics) -> bool:
+        return qkv.prepared_staged(numerics)
 
     def _places(self) -> tuple[Sequence[int], Sequence[int]]:
         windows = self.config.windows
@@ -92,17 +88,6 @@ class DFlash2Draft(DFlashDraft):
     def _columns(self, block: Block) -> Columns:
         settings = (block.state.length, block.drafts, block.extent)
         return dflash2_columns(self._numerics.profile, block.anchor, self.config.mask_id, *settings)
-
-    def _materialize(self, c: Tensor, spans: attention.Spans) -> None:
-        """Write the keys and values of context rows c ACT [N, H]: into the rings, and into the full layers' caches."""
-        raw = materialize.project(c, self._context, self.config.layers, self.config.head_dim)
-        for held, (layers, norms) in (
-            (self.rings.store, self._picked["local"]),
-            (self._pool.store, self._picked["full"]),
-        ):
-            if len(norms):
-                own = raw if len(norms) == self.config.layers else materialize.Raw(*(part[:, layers] for part in raw))
-                self._store(held, own, norms, spans)
 
     def _rooms(self, profiles: Profiles) -> tuple[list[Room], list[Room]]:
         requests, rows = profiles.batch, profiles.rows

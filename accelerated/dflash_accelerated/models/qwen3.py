@@ -15,7 +15,7 @@ from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvCache, KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, head, rms_norm, rope
-from dflash_accelerated.ops.decoder import Seat, decoder
+from dflash_accelerated.ops.decoder import decoder
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.rows import joined
 from dflash_accelerated.protocols import LogitRows, Segment, TargetStep
@@ -87,7 +87,7 @@ class Qwen3Target:
         head_weight = table if config.tied else held["lm_head.weight"]
         self.vocabulary = Qwen3Vocabulary(table, head_weight, public, numerics, index)
         layers = [LayerWeights.take(held, f"model.layers.{layer}.") for layer in range(config.layers)]
-        seats = [Seat(0, layer, window, True) for layer, window in enumerate(config.windows)]
+        seats = [attention.Seat(0, layer, window, True) for layer, window in enumerate(config.windows)]
         self._decoder = decoder(layers, seats, True, config.eps, numerics)
         self._norm = held["model.norm.weight"]
         self._numerics = numerics

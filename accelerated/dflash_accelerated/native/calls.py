@@ -81,6 +81,20 @@ class Forward(ctypes.Structure):
     ]
 
 
+class Intake(ctypes.Structure):
+    """`struct intake` of context.h."""
+
+    _fields_ = [
+        ("layers", ctypes.c_void_p),
+        *((name, Packed) for name in ("fc", "projection")),
+        *((name, ctypes.c_void_p) for name in ("hidden_norm", "norms", "features", "cosine", "sine", "spans")),
+        *((name, ctypes.c_void_p) for name in ("c", "workspace")),
+        *((name, ctypes.c_int64) for name in ("count", "rows", "requests", "kv_heads", "dim", "threads")),
+        *((name, ctypes.c_int) for name in ("staged", "act", "compute")),
+        ("eps", ctypes.c_float),
+    ]
+
+
 @cache
 def kernels() -> ctypes.CDLL:
     """The library, built at the first call. Raises UnsupportedError where it cannot be."""
@@ -94,9 +108,12 @@ def kernels() -> ctypes.CDLL:
         ctypes.c_int64,
     )
     library.attend.argtypes, library.attend.restype = [ctypes.POINTER(Attention)], ctypes.c_int
-    for name, restype in (("forward", ctypes.c_int), ("forward_bytes", ctypes.c_int64)):
+    for name, struct, restype in (
+        ("forward", Forward, ctypes.c_int), ("forward_bytes", Forward, ctypes.c_int64),
+        ("intake", Intake, None), ("intake_bytes", Intake, ctypes.c_int64),
+    ):  # fmt: skip
         function = getattr(library, name)
-        function.argtypes, function.restype = [ctypes.POINTER(Forward)], restype
+        function.argtypes, function.restype = [ctypes.POINTER(struct)], restype
     library.walk.restype = ctypes.c_int
     library.use_pool.argtypes, library.use_pool.restype = [ctypes.c_void_p], None
     library.use_pool(_pool())

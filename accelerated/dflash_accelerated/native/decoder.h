@@ -66,18 +66,19 @@ int64_t forward_bytes(const struct forward *f) {
     return lay_out(f, NULL, &unused);
 }
 
-/* Each row's place in its request, and the tables' rows of its position. */
-static void find_places(const struct forward *f, const struct stages *s) {
-    int64_t bytes = f->dim / 2 * width(f->compute);
-    for (int64_t request = 0; request < f->requests; request++) {
-        const int32_t *span = f->spans + 4 * request;
-        for (int64_t place = 0; place < span[2]; place++) {
-            int64_t row = span[3] + place, position = span[1] + place;
-            s->places[row] = place;
-            memcpy((char *)s->cosine + row * bytes, (const char *)f->cosine + position * bytes, bytes);
-            memcpy((char *)s->sine + row * bytes, (const char *)f->sine + position * bytes, bytes);
-        }
+/* Of each row the tables' row of its position: `bytes` each. */
+static void find_turns(const int32_t *spans, int64_t requests, const void *table, int64_t bytes, void *rows) {
+    for (int64_t request = 0; request < requests; request++) {
+        const int32_t *span = spans + 4 * request;
+        memcpy((char *)rows + span[3] * bytes, (const char *)table + span[1] * bytes, span[2] * bytes);
     }
+}
+
+/* Each row's place in its request. */
+static void find_places(const struct forward *f, int64_t *places) {
+    for (int64_t request = 0; request < f->requests; request++)
+        for (int64_t place = 0; place < f->spans[4 * request + 2]; place++)
+            places[f->spans[4 * request + 3] + place] = place;
 }
 
 /* `n` numbers in each of `rows` rows, `stride` apart, from type to type: through `through` on the way. */
@@ -157,7 +158,9 @@ static int convolved_layer(const struct forward *f, const struct layer *l, const
 int forward(const struct forward *f) {
     struct stages s;
     lay_out(f, f->workspace, &s);
-    find_places(f, &s);
+    find_places(f, s.places);
+    find_turns(f->spans, f->requests, f->cosine, f->dim / 2 * width(f->compute), s.cosine);
+    find_turns(f->spans, f->requests, f->sine, f->dim / 2 * width(f->compute), s.sine);
     int64_t bytes = f->hidden * width(f->act);
     const void *x = f->x;
     for (int64_t layer = 0; layer < f->count; layer++, x = f->out) {

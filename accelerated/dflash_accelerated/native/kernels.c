@@ -11,3 +11,4 @@
 #include "walk.h"
 #include "laws.h"
 #include "decoder.h"
+#include "context.h"

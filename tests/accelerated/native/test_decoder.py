@@ -11,8 +11,10 @@ from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.native import available
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
-from dflash_accelerated.ops.attention import Spans, Store
-from dflash_accelerated.ops.decoder import Decoder, Seat, decoder
+from dflash_accelerated.ops.attention import Seat, Spans, Store
+from dflash_accelerated.ops.decoder import Decoder, decoder
+from dflash_accelerated.ops.linear import Product
+from dflash_accelerated.ops.materialize import ContextWeights, Materializer, materializer
 from dflash_spec.registry import load_profile
 from torch import Tensor
 
@@ -72,6 +74,14 @@ def held(convolved: bool, keep: bool, numerics: Numerics) -> Decoder:
     return decoder(layers, SEATS, keep, 1e-5, numerics)
 
 
+def check_same(whole: list[Store], parted: list[Store]) -> None:
+    """Bit for bit, NaN too."""
+    for one, other in zip(whole, parted, strict=True):
+        for part in ("keys", "values"):
+            bits: Any = [getattr(store, part).contiguous().view(torch.uint8) for store in (one, other)]
+            assert torch.equal(*bits)
+
+
 @pytest.mark.parametrize("taps", [(), (1,), (2, 0, 1)])
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("convolved", [True, False])
@@ -89,10 +99,26 @@ def test_one_call_gives_the_bits_of_the_ops_one_by_one(
     assert torch.equal(together.x, apart.x)
     assert torch.equal(together.features, apart.features)
     assert together.features.shape == (len(x), len(taps) * HIDDEN)
-    for one, other in zip(whole, parted, strict=True):
-        for part in ("keys", "values"):
-            bits: Any = [getattr(store, part).contiguous().view(torch.uint8) for store in (one, other)]
-            assert torch.equal(*bits)
+    check_same(whole, parted)
+
+
+@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
+def test_a_context_in_one_call_has_the_bits_of_the_ops_one_by_one(numerics: Numerics, staged: bool) -> None:
+    layers = len(SEATS)
+    weights = ContextWeights(
+        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
+        Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
+        numerics.weight(1 + drawn(4, layers, DIM) / 4),
+    )  # fmt: skip
+    made = materializer(weights, SEATS, staged, 1e-5, numerics)
+    turns, spans = rope.Turns(10000.0, DIM, numerics, CPU), Spans(LANES, STARTS, [5, 13, 1], CPU)
+    turns.reserve(64)
+    features = numerics.activation(drawn(5, 19, 2 * HIDDEN))
+    whole, parted = stores(numerics), stores(numerics)
+    together, apart = made(features, whole, turns, spans), Materializer.__call__(made, features, parted, turns, spans)
+    assert torch.equal(together, apart)
+    check_same(whole, parted)
 
 
 def test_stores_that_moved_are_read_where_they_are() -> None:

@@ -69,8 +69,10 @@ def test_a_request_has_the_bits_that_it_has_alone(pair: tuple[Engine, Planted]) 
         def observe(trace: RoundTrace) -> None:
             into.extend(trace.stages[name] for name in ("target.logits", "hidden") if name in trace.stages)
 
-        options = {"temperature": 0.5 * (at % 2), "seed": at, "draft_tokens": 7 - at % 3, "observer": observe}
-        return engine.request(plan.prompts[at % len(plan.prompts)], 20 + at, stop_ids=[], **options)
+        return engine.request(
+            plan.prompts[at % len(plan.prompts)], 20 + at, stop_ids=[], temperature=0.5 * (at % 2), seed=at,
+            draft_tokens=7 - at % 3, observer=observe,
+        )  # fmt: skip
 
     together = engine.generate_batch([request(at, seen.setdefault(at, [])) for at in range(8)])
     for at in range(8):

@@ -24,6 +24,15 @@ class Store(NamedTuple):
     slots: int
 
 
+class Seat(NamedTuple):
+    """Where a layer's context is, and what its rows see: `place` in the store `group`; a `window` of 0 is all."""
+
+    group: int
+    place: int
+    window: int
+    causal: bool
+
+
 class Spans:
     """The rows of a forward: request b has `counts[b]` rows at positions `starts[b]` and on; its sequence `lanes[b]`
     stores the positions before. The rows of all requests lie one after another.

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from dflash_accelerated.layers import LayerWeights
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, Seat, concat_taps
+from dflash_accelerated.ops.attention import Seat
+from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, concat_taps
 
-__all__ = ["Decoded", "Decoder", "Seat", "concat_taps", "decoder"]
+__all__ = ["Decoded", "Decoder", "concat_taps", "decoder"]
 
 
 def decoder(

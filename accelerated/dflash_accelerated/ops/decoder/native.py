@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref
-from operator import is_
 
 import torch
 from torch import Tensor
@@ -14,8 +13,9 @@ from dflash_accelerated.layers import LayerWeights
 from dflash_accelerated.native import CODES, Forward, Layer, kernels
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
-from dflash_accelerated.ops.attention import Spans, Store
-from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, Seat
+from dflash_accelerated.ops.attention import Seat, Spans, Store
+from dflash_accelerated.ops.attention.seats import SeatTable
+from dflash_accelerated.ops.decoder.torch import Decoded, Decoder
 from dflash_accelerated.ops.qkv import prepared_staged
 
 
@@ -26,9 +26,10 @@ class NativeDecoder(Decoder):
         self, layers: Sequence[LayerWeights], seats: Sequence[Seat], keep: bool, eps: float, numerics: Numerics
     ) -> None:
         super().__init__(layers, seats, keep, eps, numerics)
-        self._table = (Layer * len(self.layers))(*(_held(*each) for each in zip(self.layers, self.seats, strict=True)))
-        self._call = _call(self.layers, self._table, keep, eps, numerics)
-        self._stores: tuple[Store, ...] = ()
+        self._table = SeatTable(seats)
+        for held, weights in zip(self._table.layers, self.layers, strict=True):
+            _fill(held, weights)
+        self._call = _call(self.layers, self._table.address, keep, eps, numerics)
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
     def workspace_bytes(self, rows: int) -> int:
@@ -41,7 +42,7 @@ class NativeDecoder(Decoder):
         rows, hidden = x.shape
         x, wanted, act = x.contiguous(), (ctypes.c_int64 * len(taps))(*taps), self._numerics.act
         made = Decoded(torch.empty((rows, hidden), dtype=act), torch.empty((rows, len(taps) * hidden), dtype=act))
-        self._read_from(stores)
+        self._table.read_from(stores)
         call = self._for(rows)
         if self._bytes_of(call) > len(self._workspace):
             self._workspace = torch.empty(self._bytes_of(call), dtype=torch.uint8)
@@ -64,21 +65,9 @@ class NativeDecoder(Decoder):
         found: int = kernels().forward_bytes(byref(call))
         return found
 
-    def _read_from(self, stores: Sequence[Store]) -> None:
-        """Have the table name `stores`, which move when they grow."""
-        if len(stores) == len(self._stores) and all(map(is_, stores, self._stores)):
-            return
-        for held, seat in zip(self._table, self.seats, strict=True):
-            store = stores[seat.group]
-            keys, values = (part[:, seat.place] for part in store[:2])
-            held.keys, held.values, held.slots = keys.data_ptr(), values.data_ptr(), store.slots
-            held.lane_stride, held.head_stride, held.held = keys.stride(0), keys.stride(1), CODES[values.dtype]
-        self._stores = tuple(stores)
 
-
-def _held(weights: LayerWeights, seat: Seat) -> Layer:
-    """A layer as kernels read it, but for its store."""
-    held = Layer(window=seat.window, causal=seat.causal)
+def _fill(held: Layer, weights: LayerWeights) -> None:
+    """Write a layer's weights into what kernels read of it."""
     held.input_norm, held.head_norm = weights.input_norm.data_ptr(), weights.head_norm.data_ptr()
     held.post_norm = weights.post_norm.data_ptr()
     held.qkv, held.o_proj = weights.qkv.native, weights.o_proj.native
@@ -87,18 +76,15 @@ def _held(weights: LayerWeights, seat: Seat) -> Layer:
         outer, inner = weights.convolutions
         held.outer, held.outer_base = outer.projection.native, outer.base.data_ptr()
         held.inner, held.inner_base = inner.projection.native, inner.base.data_ptr()
-    return held
 
 
-def _call(
-    layers: Sequence[LayerWeights], table: ctypes.Array[Layer], keep: bool, eps: float, numerics: Numerics
-) -> Forward:
+def _call(layers: Sequence[LayerWeights], table: int, keep: bool, eps: float, numerics: Numerics) -> Forward:
     """What every forward has in common."""
     first = layers[0]
     turning, dim = first.head_norm.shape
     queries = first.o_proj.inputs // dim
     call = Forward(
-        layers=ctypes.addressof(table), count=len(layers), hidden=first.qkv.inputs, query_heads=queries,
+        layers=table, count=len(layers), hidden=first.qkv.inputs, query_heads=queries,
         kv_heads=turning - queries, dim=dim, keep=keep, staged=True, act=CODES[numerics.act],
         compute=CODES[numerics.compute], eps=eps,
     )  # fmt: skip

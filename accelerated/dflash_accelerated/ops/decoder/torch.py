@@ -12,19 +12,10 @@ from torch import Tensor
 from dflash_accelerated.layers import Convolutions, LayerWeights
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, conv, mlp, qkv, rope
-from dflash_accelerated.ops.attention import Spans, Store
+from dflash_accelerated.ops.attention import Seat, Spans, Store
 
 Attend = Callable[[qkv.Prepared | qkv.Projections], Tensor]
 """From rows' heads to what they attend to, ACT [R, QH·D]."""
-
-
-class Seat(NamedTuple):
-    """Where a layer's context is, and what its rows see: `place` in the store `group`; a `window` of 0 is all."""
-
-    group: int
-    place: int
-    window: int
-    causal: bool
 
 
 class Decoded(NamedTuple):

@@ -2,17 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from ctypes import byref
 
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, kernels, rows_of
+from dflash_accelerated.native import CODES, Intake, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.rope import Tables
+from dflash_accelerated.ops.attention import Seat, Spans, Store
+from dflash_accelerated.ops.attention.seats import SeatTable
+from dflash_accelerated.ops.materialize.torch import ContextWeights, Materializer
+from dflash_accelerated.ops.rope import Tables, Turns
 
-if TYPE_CHECKING:
-    from dflash_accelerated.ops.attention.spans import Spans, Store
+
+class NativeMaterializer(Materializer):
+    """As `Materializer`, in one call: the same kernels as the ops one by one, and the same bits."""
+
+    def __init__(
+        self, weights: ContextWeights, seats: Sequence[Seat], staged: bool, eps: float, numerics: Numerics
+    ) -> None:
+        super().__init__(weights, seats, staged, eps, numerics)
+        self._table = SeatTable(seats)
+        layers, dim = weights.norms.shape
+        self._call = Intake(
+            layers=self._table.address, fc=weights.fc.native, projection=weights.projection.native,
+            hidden_norm=weights.hidden_norm.data_ptr(), norms=weights.norms.data_ptr(), count=layers,
+            kv_heads=weights.projection.outputs // (2 * layers * dim), dim=dim, staged=staged,
+            act=CODES[numerics.act], compute=CODES[numerics.compute], eps=eps,
+        )  # fmt: skip
+        self._workspace = torch.empty(0, dtype=torch.uint8)
+
+    def workspace_bytes(self, rows: int) -> int:
+        return self._bytes_of(self._for(rows))
+
+    def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
+        features = features.contiguous()
+        call = self._for(len(features))
+        c = torch.empty((len(features), call.fc.outputs), dtype=self._numerics.act)
+        if self._bytes_of(call) > len(self._workspace):
+            self._workspace = torch.empty(self._bytes_of(call), dtype=torch.uint8)
+        self._table.read_from(stores)
+        call.features, call.c, call.workspace = features.data_ptr(), c.data_ptr(), self._workspace.data_ptr()
+        call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
+        call.spans, call.requests = spans.table.data_ptr(), len(spans.counts)
+        kernels().intake(byref(call))
+        return c
+
+    def _for(self, rows: int) -> Intake:
+        """A call of so many rows, without the rows."""
+        call = Intake.from_buffer_copy(self._call)
+        call.rows, call.threads = rows, torch.get_num_threads()
+        return call
+
+    def _bytes_of(self, call: Intake) -> int:
+        found: int = kernels().intake_bytes(byref(call))
+        return found
 
 
 def store(

@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import ring
-from dflash_accelerated.ops.attention import Spans, Store
+from dflash_accelerated.ops.attention import Seat, Spans, Store
+from dflash_accelerated.ops.context_kv import feature
 from dflash_accelerated.ops.dispatch import dispatched
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.norm_rope import norm_rope
-from dflash_accelerated.ops.rope import Tables
+from dflash_accelerated.ops.rope import Tables, Turns
+
+
+class ContextWeights(NamedTuple):
+    """What makes context of target features: `fc` [H, n·H], its norm [H], the product of all layers' key and then value
+    projections, and the keys' norms [L, D]."""
+
+    fc: Product
+    hidden_norm: Tensor
+    projection: Product
+    norms: Tensor
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return self.fc, self.projection
+
+    @property
+    def held_bytes(self) -> int:
+        products = sum(product.held_bytes for product in self.products)
+        return products + self.hidden_norm.nbytes + self.norms.nbytes
+
+
+class Materializer:
+    """From features of committed rows to what the layers of a draft read of them, op by op.
+
+    Clauses: CTX-001 to CTX-008, CTX-011 to CTX-015. Source: NInfer docs/maintainer/dflash.md; Infernix
+    include/infernix/ops/context_kv_materialize.h.
+    """
+
+    def __init__(
+        self, weights: ContextWeights, seats: Sequence[Seat], staged: bool, eps: float, numerics: Numerics
+    ) -> None:
+        """`seats` say where each layer's context is; `staged` is as in `keys`."""
+        self.weights, self.seats = weights, tuple(seats)
+        self._staged, self._eps, self._numerics = staged, eps, numerics
+
+    def workspace_bytes(self, rows: int) -> int:
+        """Bytes of buffers that a call with so many rows keeps for the next one."""
+        return 0
+
+    def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
+        """Context rows c ACT [T, H] of features ACT [T, n·H], whose keys and values are put into `stores`."""
+        weights, numerics = self.weights, self._numerics
+        c = feature(features, weights.fc, weights.hidden_norm, self._eps, numerics).c
+        raw, turn = project(c, weights.projection, *weights.norms.shape), turns.at(spans.positions)
+        for group, held in enumerate(stores):
+            layers = [layer for layer, seat in enumerate(self.seats) if seat.group == group]
+            if layers:
+                k, v = raw if len(layers) == len(self.seats) else (part[:, layers] for part in raw)
+                store(k, v, weights.norms[layers], turn, self._eps, self._staged, held, spans, numerics)
+        return c
 
 
 class Raw(NamedTuple):

@@ -1,0 +1,30 @@
+"""What kernels in C read of layers' stores."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from operator import is_
+
+from dflash_accelerated.native import CODES, Layer
+from dflash_accelerated.ops.attention.spans import Seat, Store
+
+
+class SeatTable:
+    """A `struct layer` for each seat, whose stores are written in when they have moved."""
+
+    def __init__(self, seats: Sequence[Seat]) -> None:
+        self.layers = (Layer * len(seats))(*(Layer(window=seat.window, causal=seat.causal) for seat in seats))
+        self.address = ctypes.addressof(self.layers)
+        self._seats, self._stores = tuple(seats), tuple[Store, ...]()
+
+    def read_from(self, stores: Sequence[Store]) -> None:
+        """Have the layers read `stores`, by their seats' groups."""
+        if len(stores) == len(self._stores) and all(map(is_, stores, self._stores)):
+            return
+        for layer, seat in zip(self.layers, self._seats, strict=True):
+            store = stores[seat.group]
+            keys, values = (part[:, seat.place] for part in store[:2])
+            layer.keys, layer.values, layer.slots = keys.data_ptr(), values.data_ptr(), store.slots
+            layer.lane_stride, layer.head_stride, layer.held = keys.stride(0), keys.stride(1), CODES[values.dtype]
+        self._stores = tuple(stores)
