@@ -1,7 +1,6 @@
 /* Processed distributions, and draws from them. */
 
 typedef double doubles __attribute__((vector_size(128)));
-#define COLUMNS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 
 INLINE double doubles_sum(doubles x) {
     double sum = 0;
@@ -41,8 +40,7 @@ struct cut {
 };
 
 INLINE float weight_in(const struct row_law *r, int32_t order) {
-    ints bits = {order ^ (order >> 31 & 0x7fffffff)};
-    return weights_of(r, (vec)bits)[0];
+    return weights_of(r, every(score_in(order)))[0];
 }
 
 static void weigh_all(struct row_law *r) {
@@ -163,8 +161,7 @@ static void take_off(struct row_law *r, struct cut cut, float floor) {
 }
 
 static void law_of_all(const struct law_job *j, int64_t row, struct row_law *r) {
-    struct greatest_job all = {.n = r->n, .type = F32};
-    r->peak = score_of(r->x, greatest_of(&all, r->x));
+    r->peak = score_of(r->x, greatest_of(r->x, r->n, F32));
     r->weights = j->p + row * r->n;
     weigh_all(r);
     if (j->filtered && !j->greedy[row] && (j->top_k[row] || j->top_p[row] < 1))

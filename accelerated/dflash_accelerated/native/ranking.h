@@ -9,6 +9,12 @@ INLINE ints orders(vec x) {
     return bits ^ (bits >> 31 & 0x7fffffff);
 }
 
+/* A score of that order. */
+INLINE float score_in(int32_t order) {
+    union { int32_t bits; float score; } x = {order ^ (order >> 31 & 0x7fffffff)};
+    return x.score;
+}
+
 /* One score of a row: `key` orders by score and then by id, the lower id above. */
 struct ranked {
     int64_t key, column;
@@ -34,25 +40,66 @@ struct score_rows {
     float multiplier;
 };
 
-/* The `count` best of a row of at least so many: a span at a time is held against the least of them. */
-static void best_of_row(const struct score_rows *rows, const void *x, int64_t count, struct ranked *best) {
-    int64_t found = 0;
-    int32_t lowest = INT32_MIN;
-    for (int64_t first = 0; first < rows->n; first += SPAN) {
-        union { ints each[4]; int32_t one[SPAN]; } order;
-        ints met = {0};
-        for (int64_t i = 0, column = first; i < 4 && column < rows->n; i++, column += LANES) {
-            order.each[i] = orders(load_some(x, column, rows->type, rows->n - column) * rows->multiplier);
-            met |= order.each[i] >= lowest;
-        }
-        if (!any(met)) continue;
-        for (int64_t i = 0, column = first; i < SPAN && column < rows->n; i++, column++) {
-            if (order.one[i] < lowest) continue;
-            int64_t key = order.one[i] * ((int64_t)1 << 32) - (rows->ids ? rows->ids[column] : column);
-            found = inserted(best, found, count, (struct ranked){key, column, order.one[i]});
-            if (found == count) lowest = best[count - 1].order;
+/* What `count` columns at least reach: the bests of every 64th column are columns, and the bound is the last of `count`
+ * bests. Any order where there are not so many numbers above -inf. */
+INLINE int32_t reached_by(const struct score_rows *rows, const void *x, int64_t count, int type) {
+    vec tops[4] = {every(-INFINITY), every(-INFINITY), every(-INFINITY), every(-INFINITY)}, now[4];
+    for (int64_t first = 0; first + SPAN <= rows->n; first += SPAN) {
+        load_two(x, first, type, now), load_two(x, first + 2 * LANES, type, now + 2);
+        for (int i = 0; i < 4; i++) tops[i] = larger(now[i] * rows->multiplier, tops[i]);
+    }
+    int64_t none = orders(every(-INFINITY))[0], low = none, high = INT32_MAX;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2, above = 0;
+        for (int i = 0; i < 4; i++) above += __builtin_popcount(bits_of(orders(tops[i]) >= (int32_t)middle));
+        if (above >= count) low = middle;
+        else high = middle;
+    }
+    return low == none ? INT32_MIN : (int32_t)low;
+}
+
+/* Columns first .. first + n - 1 into the best so far, `found` of them, from `lowest` on; returns how many there are. */
+INLINE int64_t best_of_span(const struct score_rows *rows, const void *x, int64_t first, int64_t n, int64_t count,
+                            int32_t lowest, struct ranked *best, int64_t found, int type) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        union { ints each; int32_t one[LANES]; } order;
+        order.each = orders(load_some(x, first + i, type, n - i) * rows->multiplier);
+        uint32_t met = bits_of(order.each >= lowest);
+        if (n - i < LANES) met &= (1u << (n - i)) - 1;
+        for (; met; met &= met - 1) {
+            int32_t own = order.one[__builtin_ctz(met)];
+            int64_t column = first + i + __builtin_ctz(met);
+            int64_t key = own * ((int64_t)1 << 32) - (rows->ids ? rows->ids[column] : column);
+            found = inserted(best, found, count, (struct ranked){key, column, own});
         }
     }
+    return found;
+}
+
+/* The `count` best of a row of at least so many: a span is looked at only where a score in it is not below a bound. */
+INLINE void best_in_row(const struct score_rows *rows, const void *x, int64_t count, struct ranked *best, int type) {
+    int64_t found = 0, first = 0;
+    int32_t order = rows->n < 16 * SPAN ? INT32_MIN : reached_by(rows, x, count, type);
+    vec lowest = every(order == INT32_MIN ? NAN : score_in(order)); /* nothing is below NaN */
+    for (; first + SPAN <= rows->n; first += SPAN) {
+        flags met = {0};
+        for (int64_t i = 0; i < SPAN; i += 2 * LANES) {
+            vec now[2];
+            load_two(x, first + i, type, now);
+            met |= not_below(now[0] * rows->multiplier, lowest) | not_below(now[1] * rows->multiplier, lowest);
+        }
+        if (!any(met)) continue;
+        found = best_of_span(rows, x, first, SPAN, count, order, best, found, type);
+        if (found == count && best[count - 1].order > order)
+            order = best[count - 1].order, lowest = every(score_in(order));
+    }
+    best_of_span(rows, x, first, rows->n - first, count, order, best, found, type);
+}
+
+static void best_of_row(const struct score_rows *rows, const void *x, int64_t count, struct ranked *best) {
+    if (rows->type == BF16) best_in_row(rows, x, count, best, BF16);
+    else if (rows->type == F32) best_in_row(rows, x, count, best, F32);
+    else best_in_row(rows, x, count, best, rows->type);
 }
 
 struct top_job {

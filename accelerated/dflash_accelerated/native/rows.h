@@ -210,9 +210,15 @@ struct conv_job {
 
 /* Increments of channels first .. first + n - 1: each serves `size` neighbours. What follows the last may be written. */
 INLINE void spread(const void *delta, int64_t size, int64_t first, int64_t n, float *to, int type) {
-    int64_t group = first / size, end = (group + 1) * size - first;
-    for (int64_t i = 0; i < n; i = end, end += size, group++)
-        for (vec one = every(load_one(delta, group, type)); i < least(end, n); i += LANES) store(to, i, F32, one);
+    int64_t group = first / size, end = (group + 1) * size - first, each = LANES / size, left = n / size;
+    if (size < LANES && LANES % size == 0) {
+        ints places = (ints)COLUMNS >> __builtin_ctz((unsigned)size);
+        for (int64_t i = 0; i < n; i += LANES, group += each, left -= each)
+            store(to, i, F32, picked(load_some(delta, group, type, least(each, left)), places));
+    } else {
+        for (int64_t i = 0; i < n; i = end, end += size, group++)
+            for (vec one = every(load_one(delta, group, type)); i < least(end, n); i += LANES) store(to, i, F32, one);
+    }
 }
 
 /* One tap of 16 channels, or of `some`; `before` is NULL where no row of the block stands there. */

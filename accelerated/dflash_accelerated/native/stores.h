@@ -73,50 +73,55 @@ struct greatest_job {
 
 /* The lowest place of the greatest score: the first strip that holds a greater one than all before it, then its first
  * place. As in PyTorch, a NaN is greater than anything. */
-static int64_t greatest_of(const struct greatest_job *j, const void *x) {
+INLINE int64_t greatest_in(const void *x, int64_t n, int type) {
     float best = -INFINITY;
-    int64_t strip = 0;
-    for (int64_t first = 0; first < j->n; first += STRIP) {
-        int64_t end = least(j->n, first + STRIP), i = first;
-        vec tops = every(-INFINITY);
-        ints nan = {0};
-        for (; i + LANES <= end; i += LANES) {
-            vec now = load(x, i, j->type);
-            tops = larger(now, tops);
-            nan |= now != now;
+    int64_t place = 0;
+    for (int64_t first = 0; first < n; first += STRIP) {
+        int64_t end = least(n, first + STRIP), i = first;
+        vec tops[2] = {every(-INFINITY), every(-INFINITY)}, now[2];
+        flags missing = {0};
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            load_two(x, i, type, now);
+            tops[0] = larger(now[0], tops[0]), tops[1] = larger(now[1], tops[1]);
+            missing |= no_number(now[0], now[1]);
         }
-        float top = lanes_most(tops);
-        int missing = lanes_sum(chosen(nan, every(1), every(0))) != 0;
         for (; i < end; i++) {
-            float now = load_one(x, i, j->type);
-            if (now > top) top = now;
-            missing |= now != now;
+            vec one = every(load_one(x, i, type));
+            tops[0] = larger(one, tops[0]), missing |= no_number(one, one);
         }
-        if (missing) {
-            while (load_one(x, first, j->type) == load_one(x, first, j->type)) first++;
+        if (any(missing)) {
+            while (load_one(x, first, type) == load_one(x, first, type)) first++;
             return first;
         }
-        if (top > best) best = top, strip = first;
+        if (bits_of((tops[0] > best) | (tops[1] > best))) best = lanes_most(larger(tops[0], tops[1])), place = first;
     }
-    while (load_one(x, strip, j->type) != best) strip++;
-    return strip;
+    while (place + LANES <= n && !bits_of(load(x, place, type) == best)) place += LANES;
+    while (load_one(x, place, type) != best) place++;
+    return place;
+}
+
+static int64_t greatest_of(const void *x, int64_t n, int type) {
+    if (type == BF16) return greatest_in(x, n, BF16);
+    return type == F32 ? greatest_in(x, n, F32) : greatest_in(x, n, type);
 }
 
 static void greatest_of_row(void *held, int64_t row, int64_t thread) {
     const struct greatest_job *j = held;
     const void *x = at(j->scores, row * j->stride, j->type);
     (void)thread;
-    j->ids[row] = greatest_of(j, x);
+    j->ids[row] = greatest_of(x, j->n, j->type);
     memcpy((void *)at(j->tops, row, j->type), at(x, j->ids[row], j->type), width(j->type));
 }
 
 /* scores [rows, n] of `type`, rows `stride` apart, n at least 1: ids and the scores there, tops [rows]. */
-void greatest(const void *scores, void *tops, int64_t *ids, int64_t rows, int64_t n, int64_t stride, int type, int64_t threads) {
+void greatest(const void *scores, void *tops, int64_t *ids, int64_t rows, int64_t n, int64_t stride, int type,
+              int64_t threads) {
     struct greatest_job job = {scores, tops, ids, n, stride, type};
     share(greatest_of_row, &job, rows, rows * n < 1 << 15 ? 1 : threads);
 }
 
 /* For tests: e to each x. */
 void exponentials(const float *x, float *out, int64_t n) {
-    for (int64_t i = 0; i < n; i += LANES) store_some(out, i, F32, exponential(load_some(x, i, F32, n - i)), n - i);
+    for (int64_t i = 0; i < n; i += LANES)
+        store_some(out, i, F32, exponential(load_some(x, i, F32, n - i)), n - i);
 }

@@ -184,16 +184,43 @@ INLINE void store_through(void *to, int64_t index, int through, int type, vec x,
     store_some(to, index, type, through == type ? x : rounded(x, through), n);
 }
 
-INLINE int any(ints mask) {
+#define COLUMNS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+
+/* x[places[i]] in lane i. */
+INLINE vec picked(vec x, ints places) {
 #if defined(__AVX512F__)
-    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+    return (vec)_mm512_permutexvar_ps((__m512i)places, (__m512)x);
 #else
-    union { ints whole; int64_t part[8]; } held = {mask};
-    int64_t met = 0;
-    for (int i = 0; i < 8; i++) met |= held.part[i];
-    return met != 0;
+    vec made;
+    for (int lane = 0; lane < LANES; lane++) made[lane] = x[places[lane]];
+    return made;
 #endif
 }
+
+/* Which lanes a comparison has met: in a register of its own where the machine has those. */
+#if defined(__AVX512F__)
+typedef __mmask16 flags;
+INLINE int any(flags met) { return met != 0; }
+INLINE flags not_below(vec x, vec least) { return _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_NLT_UQ); }
+INLINE flags no_number(vec a, vec b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q); }
+INLINE uint32_t bits_of(ints mask) { return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask); }
+#else
+typedef ints flags;
+INLINE int any(flags met) {
+    union { ints whole; int64_t part[8]; } held = {met};
+    int64_t all = 0;
+    for (int i = 0; i < 8; i++) all |= held.part[i];
+    return all != 0;
+}
+INLINE flags not_below(vec x, vec least) { return ~(x < least); }
+/* Either is NaN. */
+INLINE flags no_number(vec a, vec b) { return (a != a) | (b != b); }
+INLINE uint32_t bits_of(ints mask) {
+    uint32_t bits = 0;
+    for (int lane = 0; lane < LANES; lane++) bits |= (uint32_t)(mask[lane] & 1) << lane;
+    return bits;
+}
+#endif
 
 /* run(..., compute, act), the types known to the compiler where they are those of an engine's numerics. */
 #define BY_TYPES(run, compute, act, ...)                                             \
@@ -203,6 +230,17 @@ INLINE int any(ints mask) {
         else if ((compute) == F32 && (act) == BF16) run(__VA_ARGS__, F32, BF16);     \
         else run(__VA_ARGS__, compute, act);                                         \
     } while (0)
+
+/* The next 32 numbers, each in one lane or another. */
+INLINE void load_two(const void *from, int64_t index, int type, vec two[2]) {
+    if (type == BF16) {
+        words pairs;
+        memcpy(&pairs, at(from, index, BF16), sizeof pairs);
+        two[0] = (vec)(pairs << 16), two[1] = (vec)(pairs & 0xffff0000);
+        return;
+    }
+    two[0] = load(from, index, type), two[1] = load(from, index + LANES, type);
+}
 
 #define FOLD(name, combine)                                                                                \
     INLINE float name(vec x) {                                                                             \

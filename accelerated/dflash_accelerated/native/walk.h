@@ -13,13 +13,19 @@ struct walk_job {
     int act, compute, last_rank;
 };
 
-/* Σ (successor · g) · predecessor over the codebooks' columns. */
-static float edge(const struct walk_job *j, const void *after, const void *g, const void *before) {
+/* Σ (successor · g) · predecessor over the codebooks' columns: even and odd vectors in sums of their own. */
+INLINE float edge(const void *after, const void *g, const void *before, int64_t rank, int compute, int act) {
     vec sums[2] = {{0}};
-    for (int64_t i = 0, place = 0; i < j->rank; i += LANES, place++) {
-        int64_t some = j->rank - i;
-        vec seen = load_some(after, i, j->compute, some) * load_some(g, i, j->act, some);
-        sums[place & 1] += seen * load_some(before, i, j->compute, some);
+    int64_t i = 0;
+    for (; i + 2 * LANES <= rank; i += 2 * LANES)
+        for (int part = 0; part < 2; part++) {
+            int64_t place = i + part * LANES;
+            vec seen = load(after, place, compute) * load(g, place, act);
+            sums[part] += seen * load(before, place, compute);
+        }
+    for (int part = 0; part < 2 && i < rank; part++, i += LANES) {
+        vec seen = load_some(after, i, compute, rank - i) * load_some(g, i, act, rank - i);
+        sums[part] += seen * load_some(before, i, compute, rank - i);
     }
     return lanes_sum(sums[0] + sums[1]);
 }
@@ -62,21 +68,37 @@ static int64_t past_the_sum(const float *q, int64_t n, int last_rank) {
     return rank;
 }
 
+/* A codebook's rows to come: they lie anywhere in memory. */
+INLINE void fetch_rows(const void *book, int64_t stride, const int64_t *ids, const struct walk_job *j) {
+    for (int64_t i = 0; i < j->count; i++)
+        for (int64_t byte = 0; byte < j->rank * width(j->compute); byte += 64)
+            __builtin_prefetch((const char *)at(book, ids[i] * stride, j->compute) + byte);
+}
+
+INLINE void score_step(const struct walk_job *j, int64_t place, int64_t token, int compute, int act) {
+    const int64_t n = j->count, *ids = j->ids + place * n;
+    const void *g = at(j->g, place * j->rank, act), *before = at(j->predecessor, token * j->before_stride, compute);
+    for (int64_t i = 0; i < n; i++) {
+        const void *after = at(j->successor, ids[i] * j->after_stride, compute);
+        j->scores[place * n + i] = j->unary[place * n + i] + edge(after, g, before, j->rank, compute, act);
+    }
+}
+
 static void walk_request(void *held, int64_t request, int64_t thread) {
     const struct walk_job *j = held;
     int64_t token = j->anchors[request], n = j->count;
     float temperature = j->temperatures[request];
     (void)thread;
+    if (j->steps) fetch_rows(j->successor, j->after_stride, j->ids + request * j->steps * n, j);
     for (int64_t step = 0; step < j->steps; step++) {
         int64_t place = request * j->steps + step;
         const int64_t *ids = j->ids + place * n;
         float *score = j->scores + place * n, *q = j->laws + place * n;
-        const void *g = at(j->g, place * j->rank, j->act);
-        const void *before = at(j->predecessor, token * j->before_stride, j->compute);
-        for (int64_t i = 0; i < n; i++) {
-            const void *after = at(j->successor, ids[i] * j->after_stride, j->compute);
-            score[i] = j->unary[place * n + i] + edge(j, after, g, before);
+        if (step + 1 < j->steps) {
+            fetch_rows(j->predecessor, j->before_stride, ids, j);
+            fetch_rows(j->successor, j->after_stride, ids + n, j);
         }
+        BY_TYPES(score_step, j->compute, j->act, j, place, token);
         int64_t chosen = first_largest(score, n);
         if (temperature > 0) {
             soften(score, q, n, score[chosen], temperature);

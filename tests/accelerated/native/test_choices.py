@@ -95,6 +95,17 @@ def test_a_score_that_is_no_number_ranks_as_its_bits_do(numerics: Numerics, draw
     assert_same_candidates(scores.to(numerics.compute), torch.arange(131), 20, numerics)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_hardly_any_score_of_a_long_row_is_a_number(sign: int, numerics: Numerics) -> None:
+    """Candidates are -inf and NaN themselves, above all numbers and below all, where no others are left."""
+    scores = torch.full((3, 1531), sign * torch.nan)
+    scores[0, [3, 64, 700, 1530]] = torch.tensor([1.0, -torch.inf, torch.inf, 2.0])
+    scores[1, ::2] = -torch.inf
+    scores[2, 1500:] = 0.5
+    for count in (3, 20, 64):
+        assert_same_candidates(scores.to(numerics.compute), torch.arange(1531).flip(0), count, numerics)
+
+
 def test_a_limited_score_is_the_torch_one(numerics: Numerics, drawn: Callable[..., Tensor]) -> None:
     scores = (9 * drawn(2, 131)).to(numerics.compute)  # many beyond the limit, where they tie
     assert_same_candidates(scores, torch.arange(131).flip(0), 64, numerics, 1.75, 3.0)

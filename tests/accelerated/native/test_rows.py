@@ -75,7 +75,7 @@ def test_exp_is_within_two_ulp_over_all_of_fp32() -> None:
     assert ends.nan_to_num(7, posinf=9).tolist() == [9, 0, 7, 0, 9]
 
 
-@pytest.mark.parametrize("n", [1, 15, 36, 512, 1031])
+@pytest.mark.parametrize("n", [1, 15, 36, 100, 512, 1031])
 def test_rms_norm_is_the_torch_one(n: int, numerics: Numerics, drawn: Callable[..., Tensor]) -> None:
     x, weight = drawn(2, 5, 3, n).to(numerics.act), numerics.weight(1 + 0.2 * drawn(n))
     others = [numerics.weight(1 + 0.2 * drawn(*shape, n)) for shape in ((3,), (1,), (5, 3), (5, 1), (1, 3))]
@@ -96,7 +96,7 @@ def test_rms_norm_of_exact_sums_is_bit_equal(numerics: Numerics) -> None:
 
 
 @pytest.mark.parametrize("staged", [True, False])
-@pytest.mark.parametrize("dim", [2, 10, 64, 130])
+@pytest.mark.parametrize("dim", [2, 10, 64, 128, 130])
 def test_norm_rope_is_the_torch_one(dim: int, staged: bool, numerics: Numerics, drawn: Callable[..., Tensor]) -> None:
     angles = drawn(7, dim // 2) * 9
     turn = Tables(angles.cos().to(numerics.compute), angles.sin().to(numerics.compute))
@@ -116,7 +116,10 @@ def test_gated_is_the_torch_one(width: int, numerics: Numerics, drawn: Callable[
     assert torch.equal(made[5:6], mlp.gated(gate_up[5:6], numerics))
 
 
-@pytest.mark.parametrize(("channels", "groups", "taps"), [(36, 9, 2), (128, 4, 3), (50, 1, 4), (24, 24, 1)])
+@pytest.mark.parametrize(
+    ("channels", "groups", "taps"),
+    [(36, 9, 2), (128, 4, 3), (50, 1, 4), (24, 24, 1), (1048, 131, 2), (1056, 66, 2), (1044, 29, 3)],
+)
 def test_convolve_is_the_torch_one_bit_by_bit(
     channels: int, groups: int, taps: int, numerics: Numerics, drawn: Callable[..., Tensor]
 ) -> None:
@@ -126,6 +129,41 @@ def test_convolve_is_the_torch_one_bit_by_bit(
     for residual in (None, drawn(7, channels).to(numerics.act)):
         wanted = convolve(z, base, delta, slot, residual, replace(numerics, kernels="torch"))
         assert torch.equal(conv.convolve(z, base, delta, slot, residual, numerics), wanted)
+
+
+def test_bf16_is_the_nearest_for_every_upper_half() -> None:
+    """Every upper half of an FP32 number with lower halves at and around a midpoint, through a weight of 1: subnormal
+    numbers, infinities, what becomes infinite, and NaN, whose payload alone is not compared."""
+    lower = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=torch.int32)
+    z = ((torch.arange(1 << 16, dtype=torch.int32) << 16) + lower[:, None]).view(torch.float32)
+    one, nothing = torch.ones(1, 1 << 16), torch.zeros(6, 1, 1)
+    made = conv.convolve(z, one, nothing, torch.zeros(6, dtype=torch.int64), None, SENSES["ninfer"])
+    assert torch.equal(made.isnan(), z.isnan())
+    wanted = torch.where(z.isnan(), 0, z).to(torch.bfloat16)
+    assert torch.equal(torch.where(made.isnan(), 0, made).view(torch.int16), wanted.view(torch.int16))
+
+
+def test_rows_shared_out_are_the_rows_alone(numerics: Numerics, drawn: Callable[..., Tensor]) -> None:
+    """More rows than one task takes, so that threads, where there are several, have some each."""
+    rows, n = 131, 1031
+    x, weight, slot = drawn(rows, n).to(numerics.act), numerics.weight(drawn(n)), torch.arange(rows) % 5
+    made = rms_norm.rms_norm(x, weight, EPS, numerics)
+    assert torch.equal(made, torch.cat([rms_norm.rms_norm(row, weight, EPS, numerics) for row in x.split(3)]))
+    wide = drawn(rows, 2 * n).to(numerics.compute)
+    assert torch.equal(mlp.gated(wide, numerics), torch.cat([mlp.gated(row, numerics) for row in wide.split(3)]))
+    raw, angles = drawn(rows, 9, 74).to(numerics.compute), drawn(rows, 37)
+    turn = Tables(angles.cos().to(numerics.compute), angles.sin().to(numerics.compute))
+    norm = numerics.weight(drawn(74))
+    alone = [
+        norm_rope.norm_rope(raw[at : at + 3], norm, Tables(*(t[at : at + 3] for t in turn)), EPS, True, numerics)
+        for at in range(0, rows, 3)
+    ]
+    assert torch.equal(norm_rope.norm_rope(raw, norm, turn, EPS, True, numerics), torch.cat(alone))
+    base, delta = numerics.weight(drawn(2, n)), drawn(rows, 2, 1).to(numerics.compute)
+    parts = [slice(at, at + 5) for at in range(0, rows, 5)]
+    z = x.to(numerics.compute)
+    alone = [conv.convolve(z[part], base, delta[part], slot[part], x[part], numerics) for part in parts]
+    assert torch.equal(conv.convolve(z, base, delta, slot, x, numerics), torch.cat(alone))
 
 
 @pytest.mark.parametrize("staged", [True, False])
