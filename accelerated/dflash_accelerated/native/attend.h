@@ -1,33 +1,49 @@
 /* How attention is shared out: by request, KV head and block of lines, and by chunks of the context where these are
  * few. Chunks are joined in their own order either way, so that both give the same bits. */
 
-static void run_item(void *held, int64_t index, int64_t thread) {
-    const struct attention_job *j = held;
+/* The queries of an item as its products take them. */
+static void fill_queries(const struct attention_job *j, const struct item *item, float *q) {
     const struct attention *a = &j->a;
-    const struct item *item = j->items + index;
-    float *state = j->workspace + thread * j->room, *all = state + j->state, *q = all + j->state;
-    float *columns = q + BLOCK * a->dim + LANES;
     int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
     memset(q, 0, above(item->lines, 4) * a->dim * sizeof *q);
     for (int64_t line = 0; line < item->lines; line++) {
         int64_t row = first + (item->first + line) / heads, head = item->head * heads + (item->first + line) % heads;
         const void *given = at(a->q, row * a->q_stride + head * a->dim, a->act);
-        if (j->pairs) memcpy((uint16_t *)q + line * a->dim, given, a->dim * sizeof(uint16_t));
-        else
+        if (j->pairs) {
+            memcpy((uint16_t *)q + line * a->dim, given, a->dim * sizeof(uint16_t));
+            continue;
+        }
         for (int64_t i = 0; i < a->dim; i += LANES)
             store_some(q, line * a->dim + i, F32, load_some(given, i, a->act, a->dim - i), a->dim - i);
     }
+}
+
+static void run_item(const struct attention_job *j, int64_t index, int64_t thread) {
+    const struct item *item = j->items + index;
+    float *state = j->workspace + thread * j->room, *all = state + j->state, *q = all + j->state;
+    float *columns = q + BLOCK * j->a.dim + LANES;
+    struct sights sights;
+    if (j->tiled) tiled_queries(j, item, (uint32_t *)q, &sights);
+    else fill_queries(j, item, q);
     if (j->split) {
         int64_t low = most(item->low, item->chunk * CHUNK), high = least(item->high, (item->chunk + 1) * CHUNK);
-        chunk_of(j, item, low, high, q, columns, j->partials + item->found * j->state);
+        chunk_of(j, item, low, high, q, &sights, columns, j->partials + item->found * j->state);
         return;
     }
     clear(all, item->lines, j->padded);
     for (int64_t low = item->low; low < item->high; low = low / CHUNK * CHUNK + CHUNK) {
-        chunk_of(j, item, low, least(item->high, low / CHUNK * CHUNK + CHUNK), q, columns, state);
+        chunk_of(j, item, low, least(item->high, low / CHUNK * CHUNK + CHUNK), q, &sights, columns, state);
         join(j, item->lines, all, state);
     }
     finish(j, item, all);
+}
+
+static void run_plain(void *job, int64_t index, int64_t thread) { run_item(job, index, thread); }
+
+static void run_tiled(void *job, int64_t index, int64_t thread) {
+    open_tiles();
+    run_item(job, index, thread);
+    close_tiles();
 }
 
 /* Writes the items where there is room for them; returns how many there are. */
@@ -83,6 +99,9 @@ static void keep_rows(const struct attention *a) {
 int attend(const struct attention *a) {
     int64_t padded = above(a->dim, LANES), state = BLOCK * (padded + 2);
     int64_t room = above(2 * state + BLOCK * a->dim + LANES + 2 * TILE * padded, LANES);
+    int pairs = PAIRS_AT_HAND && a->act == BF16 && a->given == BF16 && a->held == BF16 && a->dim % 32 == 0;
+    int tiled = pairs && TILES_BUILT && tiles_granted;
+    if (tiled) room = above(2 * state + BLOCK * a->dim + LANES + tiled_room(a->dim), LANES);
     int64_t whole = list_items(a, 0, NULL), split = a->threads > 1 && whole < 4 * a->threads;
     int64_t count = split ? list_items(a, 1, NULL) : whole;
     if (count == whole) split = 0;
@@ -90,11 +109,10 @@ int attend(const struct attention *a) {
     char *memory = aligned_alloc(64, above(floats * sizeof(float), 64) + above(count * sizeof(struct item), 64));
     if (!memory) return 1;
     struct item *items = (struct item *)(memory + above(floats * sizeof(float), 64));
-    int pairs = PAIRS_AT_HAND && a->act == BF16 && a->given == BF16 && a->held == BF16 && a->dim % 32 == 0;
     struct attention_job job = {*a, items, (float *)memory, (float *)memory + room * a->threads,
-                                padded, state, room, (int)split, pairs};
+                                padded, state, room, (int)split, pairs, tiled};
     list_items(a, (int)split, items);
-    share(run_item, &job, count, a->threads);
+    share(tiled ? run_tiled : run_plain, &job, count, a->threads);
     if (split) share(join_chunks, &job, count, 1);
     if (a->keep) keep_rows(a);
     free(memory);

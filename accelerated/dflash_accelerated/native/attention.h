@@ -28,7 +28,7 @@ struct attention_job {
     struct item *items;
     float *workspace, *partials;
     int64_t padded, state, room; /* channels rounded up to lanes; floats of a state; floats of a thread's workspace */
-    int split, pairs; /* whether chunks are items of their own; whether both products take pairs of BF16 */
+    int split, pairs, tiled; /* whether chunks are items of their own; whether both products take pairs of BF16; on tiles */
 };
 
 /* A state: the greatest score and the sum of weights of each line, then the weighted sums [BLOCK, padded]. */
@@ -36,9 +36,9 @@ INLINE float *peak_of(float *state) { return state; }
 INLINE float *sum_of(float *state) { return state + BLOCK; }
 INLINE float *total_of(float *state) { return state + 2 * BLOCK; }
 
-/* The state of `lines` lines that have seen nothing; a line is never looked at but with three neighbours. */
+/* The state of `lines` lines that have seen nothing; a line is never looked at but with up to 15 neighbours. */
 static void clear(float *state, int64_t lines, int64_t padded) {
-    lines = above(lines, 4);
+    lines = above(lines, 16);
     memset(sum_of(state), 0, lines * sizeof *state);
     memset(total_of(state), 0, lines * padded * sizeof *state);
     for (int64_t i = 0; i < lines; i++) peak_of(state)[i] = -INFINITY;
@@ -77,6 +77,7 @@ static void turn_keys(const void *const *rows, int type, int64_t dim, float *to)
 }
 
 #include "pairs.h"
+#include "tiled.h"
 
 /* Asks for a key and a value of the tile after this one: `ahead` bytes on, `bytes` of each. An address is only a hint. */
 INLINE void fetch_ahead(const void *key, const void *value, int64_t ahead, int64_t bytes) {
@@ -210,9 +211,13 @@ static void four_lines(const struct attention_job *j, const struct item *item, i
 
 /* Positions [low, high) of one chunk into a cleared state. */
 static void chunk_of(const struct attention_job *j, const struct item *item, int64_t low, int64_t high, const float *q,
-                     float *columns, float *state) {
+                     const struct sights *sights, float *columns, float *state) {
     float *values = columns + TILE * j->padded;
     clear(state, item->lines, j->padded);
+    if (j->tiled) {
+        tiled_chunk(j, item, sights, low, high, (const uint32_t *)q, columns, state);
+        return;
+    }
     for (int64_t tile = low / TILE * TILE; tile < high; tile += TILE) {
         fill_tile(j, item, tile, most(low, tile), least(high, tile + TILE), columns, values);
         for (int64_t line = 0; line < item->lines; line += 4)
@@ -222,13 +227,14 @@ static void chunk_of(const struct attention_job *j, const struct item *item, int
 
 /* Adds a later chunk's state to `all`. */
 static void join(const struct attention_job *j, int64_t lines, float *all, const float *more) {
+    float unit = j->tiled ? 0x1.62e43p-1f : 1.0f; /* of peaks, which are powers of 2 where tiles made them */
     for (int64_t line = 0; line < lines; line++) {
         float *total = total_of(all) + line * j->padded, sum = sum_of((float *)more)[line];
         const float *added = total_of((float *)more) + line * j->padded;
         float before = peak_of(all)[line], then = peak_of((float *)more)[line], higher = then > before ? then : before;
         if (sum == 0 && then == -INFINITY) continue; /* it saw nothing of that chunk */
-        float old = before == higher ? 1.0f : exponential(every(before - higher))[0];
-        float new = then == higher ? 1.0f : exponential(every(then - higher))[0];
+        float old = before == higher ? 1.0f : exponential(every((before - higher) * unit))[0];
+        float new = then == higher ? 1.0f : exponential(every((then - higher) * unit))[0];
         peak_of(all)[line] = higher;
         sum_of(all)[line] = sum_of(all)[line] * old + sum * new;
         for (int64_t i = 0; i < j->padded; i += LANES)
@@ -241,8 +247,11 @@ static void finish(const struct attention_job *j, const struct item *item, float
     int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
     for (int64_t line = 0; line < item->lines; line++) {
         int64_t row = first + (item->first + line) / heads, head = item->head * heads + (item->first + line) % heads;
-        for (int64_t i = 0; i < a->dim; i += LANES)
-            store_some(a->out, (row * a->query_heads + head) * a->dim + i, a->act,
-                       load(total_of(state), line * j->padded + i, F32) / sum_of(state)[line], a->dim - i);
+        float *total = total_of(state) + line * j->padded, sum = sum_of(state)[line];
+        for (int64_t i = 0; i < a->dim; i += LANES) {
+            vec x = load(total, i, F32);
+            if (j->pairs) x = unlaced(load(total, i / 32 * 32, F32), load(total, i / 32 * 32 + 16, F32), i % 32);
+            store_some(a->out, (row * a->query_heads + head) * a->dim + i, a->act, x / sum, a->dim - i);
+        }
     }
 }

@@ -1,0 +1,255 @@
+/* Attention's two products on the machine's matrix tiles.
+ *
+ * Scores are keys times queries: keys go into a tile as they lie in the store, queries as pairs of channels, 16 lines
+ * beside one another. So lines lie in lanes, and nothing is folded. Sums are weights times values: weights are turned
+ * back, line by line, and values stand in pairs of keys, the first 16 keys of 32 beside the others. A line that does not
+ * see a key gives it weight 0, which leaves its sums bit by bit as they were. */
+
+#define STEP 64 /* keys between two looks at the peaks; CHUNK is a multiple of it, and it is one of 32 */
+#define WIDE 16 /* lines of a tile */
+
+/* What the lines of an item see: [low, high) line by line, and of each 16 what any of them and what all of them see. */
+struct sights {
+    int32_t low[BLOCK], high[BLOCK];
+    int64_t any_low[BLOCK / WIDE], any_high[BLOCK / WIDE], all_low[BLOCK / WIDE], all_high[BLOCK / WIDE];
+};
+
+/* Floats of a step's values in pairs, and of copied keys and values. */
+INLINE int64_t tiled_room(int64_t dim) { return STEP / 2 * dim + STEP * dim; }
+
+#if TILES_BUILT
+/* 16 rows at equal distances. */
+struct run {
+    const char *first;
+    int64_t stride;
+};
+
+static void see(const struct attention_job *j, const struct item *item, struct sights *s) {
+    int64_t heads = j->a.query_heads / j->a.kv_heads;
+    for (int64_t line = 0; line < above(item->lines, WIDE); line++) {
+        int64_t low = 0, high = INT32_MAX, group = line / WIDE;
+        if (line < item->lines) sight(&j->a, item->request, (item->first + line) / heads, &low, &high);
+        s->low[line] = low, s->high[line] = high;
+        if (line >= item->lines) continue;
+        int first = line % WIDE == 0;
+        s->any_low[group] = first ? low : least(low, s->any_low[group]);
+        s->any_high[group] = first ? high : most(high, s->any_high[group]);
+        s->all_low[group] = first ? low : most(low, s->all_low[group]);
+        s->all_high[group] = first ? high : least(high, s->all_high[group]);
+    }
+}
+
+/* The keys and values of 16 positions from `p` on, those outside [low, high) as zeros: where they lie, if one after
+ * another, else copied into `copy` [2, 16, dim]. */
+static void find_runs(const struct attention_job *j, const struct item *item, int64_t p, int64_t low, int64_t high,
+                      char *copy, struct run *keys, struct run *values) {
+    const struct attention *a = &j->a;
+    const int32_t *span = a->spans + 4 * item->request;
+    int64_t base = span[0] * a->lane_stride + item->head * a->head_stride, bytes = a->dim * sizeof(uint16_t);
+    int64_t slot = p % a->slots, stored = base + slot * a->dim, row = span[3] + p - span[1];
+    int whole = p >= low && p + 16 <= high;
+    if (whole && p + 16 <= span[1] && slot + 16 <= a->slots) {
+        *keys = (struct run){at(a->keys, stored, BF16), bytes};
+        *values = (struct run){at(a->values, stored, BF16), bytes};
+        return;
+    }
+    if (whole && p >= span[1]) {
+        *keys = (struct run){at(a->k, row * a->k_stride + item->head * a->dim, BF16), a->k_stride * 2};
+        *values = (struct run){at(a->v, row * a->v_stride + item->head * a->dim, BF16), a->v_stride * 2};
+        return;
+    }
+    *keys = (struct run){copy, bytes}, *values = (struct run){copy + 16 * bytes, bytes};
+    memset(copy, 0, 32 * bytes);
+    for (int64_t i = most(0, low - p); i < least(16, high - p); i++) {
+        int own = p + i >= span[1];
+        int64_t there = base + (p + i) % a->slots * a->dim, here = item->head * a->dim;
+        memcpy(copy + i * bytes, own ? at(a->k, (row + i) * a->k_stride + here, BF16) : at(a->keys, there, BF16), bytes);
+        memcpy(copy + (16 + i) * bytes, own ? at(a->v, (row + i) * a->v_stride + here, BF16) : at(a->values, there, BF16),
+               bytes);
+    }
+}
+
+/* Values of 32 keys into tiles [channels / 16, 16, 16] of words: key r beside key r + 16. */
+static void interleave(struct run even, struct run odd, int64_t channels, uint32_t *to) {
+    for (int64_t r = 0; r < 16; r++)
+        for (int64_t channel = 0; channel < channels; channel += 32)
+            lace(even.first + r * even.stride + channel * 2, odd.first + r * odd.stride + channel * 2,
+                 to + channel * 16 + r * 16, to + channel * 16 + 256 + r * 16);
+}
+
+/* Queries of up to 16 lines into tiles [channels / 32, 16, 16] of pairs of channels; rows are NULL where there are none. */
+static void turn_queries(const void *const *rows, int64_t channels, uint32_t *to) {
+    for (int64_t pair = 0; pair < channels / 2; pair += 16) {
+        words x[16];
+        for (int i = 0; i < 16; i++) x[i] = rows[i] ? words_at((const uint32_t *)rows[i] + pair) : (words){0};
+        transpose(x);
+        memcpy(to + pair * 16, x, sizeof x);
+    }
+}
+
+/* Scores [32, 16] of 32 keys and 16 lines. */
+INLINE void score_tiles(const struct run *keys, const uint32_t *q, int64_t channels, float *scores) {
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int64_t channel = 0; channel < channels; channel += 32) {
+        _tile_loadd(4, q + channel * 8, 64);
+        _tile_loadd(5, keys[0].first + channel * 2, keys[0].stride);
+        _tile_dpbf16ps(0, 5, 4);
+        _tile_loadd(6, keys[1].first + channel * 2, keys[1].stride);
+        _tile_dpbf16ps(1, 6, 4);
+    }
+    _tile_stored(0, scores, 64);
+    _tile_stored(1, scores + 256, 64);
+}
+
+/* total [16, padded] += weights [units, 16, 16] · values [units, channels / 16, 16, 16], both words. */
+INLINE void mix_tiles(const uint32_t *weights, const uint32_t *values, int64_t units, int64_t channels, float *total) {
+    int64_t channel = 0, stride = channels * sizeof *total;
+    for (; channel + 64 <= channels; channel += 64) {
+        _tile_loadd(0, total + channel, stride);
+        _tile_loadd(1, total + channel + 16, stride);
+        _tile_loadd(2, total + channel + 32, stride);
+        _tile_loadd(3, total + channel + 48, stride);
+        for (int64_t unit = 0; unit < units; unit++) {
+            const uint32_t *value = values + (unit * channels + channel) * 16;
+            _tile_loadd(4, weights + unit * 256, 64);
+            _tile_loadd(5, value, 64);
+            _tile_dpbf16ps(0, 4, 5);
+            _tile_loadd(6, value + 256, 64);
+            _tile_dpbf16ps(1, 4, 6);
+            _tile_loadd(7, value + 512, 64);
+            _tile_dpbf16ps(2, 4, 7);
+            _tile_loadd(5, value + 768, 64);
+            _tile_dpbf16ps(3, 4, 5);
+        }
+        _tile_stored(0, total + channel, stride);
+        _tile_stored(1, total + channel + 16, stride);
+        _tile_stored(2, total + channel + 32, stride);
+        _tile_stored(3, total + channel + 48, stride);
+    }
+    for (; channel < channels; channel += 16) {
+        _tile_loadd(0, total + channel, stride);
+        for (int64_t unit = 0; unit < units; unit++) {
+            _tile_loadd(4, weights + unit * 256, 64);
+            _tile_loadd(5, values + (unit * channels + channel) * 16, 64);
+            _tile_dpbf16ps(0, 4, 5);
+        }
+        _tile_stored(0, total + channel, stride);
+    }
+}
+
+/* 2 to the x - peak, plus half of a BF16 step, so that cutting the low bits off rounds: within 2⁻¹³, 0 for -inf. */
+INLINE vec weight_of(vec x, vec scale, vec peak) {
+    __m512 t = _mm512_fmsub_ps((__m512)x, (__m512)scale, (__m512)peak);
+    vec f = (vec)_mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vec p = fused(f, every(0x1.3f96a4p-4f), every(0x1.cefc4cp-3f));
+    p = fused(p, f, every(0x1.64444cp-1f));
+    p = fused(p, f, every(0x1.fff632p-1f + 0x1p-8f));
+    return (vec)_mm512_scalef_ps((__m512)p, t);
+}
+
+/* Scores of keys [from, to) that a line does not see become -inf. */
+static void hide(float *scores, int64_t from, int64_t to, int64_t step, ints low, ints high) {
+    for (int64_t key = from; key < to; key++) {
+        ints p = (ints){} + (int32_t)(step + key);
+        vec x = load(scores, key * 16, F32);
+        store(scores, key * 16, F32, chosen((low <= p) & (p < high), x, every(-INFINITY)));
+    }
+}
+
+/* Scores [32 · units, 16] into weights [units, 16, 16]; peaks are in powers of 2, as the scores times `scale` are. */
+static void weigh_tiles(const float *scores, int64_t units, float scale, float *peak, float *sum, float *total,
+                        int64_t channels, uint32_t *weights) {
+    vec tops[4] = {every(-INFINITY), every(-INFINITY), every(-INFINITY), every(-INFINITY)}, sums[4] = {{0}};
+    for (int64_t key = 0; key < 32 * units; key += 4)
+        for (int i = 0; i < 4; i++) tops[i] = larger(load(scores, (key + i) * 16, F32), tops[i]);
+    vec before = load(peak, 0, F32), top = larger(larger(tops[0], tops[1]), larger(tops[2], tops[3])) * scale;
+    vec now = larger(top, before), base = chosen(now == every(-INFINITY), (vec){0}, now);
+    for (int64_t unit = 0; unit < units; unit++, scores += 512) {
+        words x[16];
+        for (int r = 0; r < 16; r++) {
+            words even = (words)weight_of(load(scores, r * 16, F32), every(scale), base);
+            words odd = (words)weight_of(load(scores, 256 + r * 16, F32), every(scale), base);
+            x[r] = even >> 16 | (odd & 0xffff0000);
+            sums[r & 3] = add_pairs(sums[r & 3], x[r], (words){} + 0x3f803f80);
+        }
+        transpose(x);
+        memcpy(weights + unit * 256, x, sizeof x);
+    }
+    vec added = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    if (_mm512_cmp_ps_mask((__m512)now, (__m512)before, _CMP_NEQ_UQ)) {
+        vec shrink = exponential((before - base) * 0x1.62e43p-1f);
+        store(sum, 0, F32, load(sum, 0, F32) * shrink + added);
+        store(peak, 0, F32, now);
+        for (int line = 0; line < 16; line++)
+            for (int64_t i = 0; i < channels; i += LANES)
+                store(total, line * channels + i, F32, load(total, line * channels + i, F32) * shrink[line]);
+    } else store(sum, 0, F32, load(sum, 0, F32) + added);
+}
+
+/* Positions [low, high), all of one step. */
+static void tiled_step(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t low,
+                       int64_t high, const uint32_t *q, float *workspace, float *state) {
+    int64_t dim = j->a.dim, step = low / STEP * STEP, first = (low - step) / 32;
+    uint32_t *values = (uint32_t *)workspace;
+    char *copies = (char *)(values + STEP / 2 * dim);
+    struct run keys[STEP / 16], runs[STEP / 16];
+    float scores[STEP * WIDE] __attribute__((aligned(64)));
+    uint32_t weights[STEP / 2 * WIDE] __attribute__((aligned(64)));
+    for (int64_t i = 2 * first; step + i / 2 * 32 < high; i++)
+        find_runs(j, item, step + 16 * i, low, high, copies + i * 64 * dim, keys + i, runs + i);
+    for (int64_t unit = first; step + 32 * unit < high; unit++)
+        interleave(runs[2 * unit], runs[2 * unit + 1], dim, values + unit * 16 * dim);
+    settle(values);
+    for (int64_t line = 0; line < item->lines; line += WIDE) {
+        int64_t group = line / WIDE;
+        int64_t from = most(low, s->any_low[group]) - step, to = least(high, s->any_high[group]) - step;
+        if (from >= to) continue;
+        from /= 32, to = above(to, 32) / 32;
+        for (int64_t unit = from; unit < to; unit++) score_tiles(keys + 2 * unit, q + group * 8 * dim, dim, scores + unit * 512);
+        ints lows, highs;
+        memcpy(&lows, s->low + line, sizeof lows), memcpy(&highs, s->high + line, sizeof highs);
+        for (int64_t i = 2 * from; i < 2 * to; i++)
+            if (step + 16 * i < s->all_low[group] || step + 16 * i + 16 > s->all_high[group])
+                hide(scores, 16 * i, 16 * i + 16, step, lows, highs);
+        float *total = total_of(state) + line * dim, scale = 0x1.715476p+0f / sqrtf((float)dim);
+        weigh_tiles(scores + from * 512, to - from, scale, peak_of(state) + line, sum_of(state) + line, total, dim, weights);
+        settle(weights);
+        mix_tiles(weights, values + from * 16 * dim, to - from, dim, total);
+    }
+}
+
+/* Positions [low, high) of one chunk into a cleared state. */
+static void tiled_chunk(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t low,
+                        int64_t high, const uint32_t *q, float *workspace, float *state) {
+    for (int64_t p = low; p < high; p = p / STEP * STEP + STEP)
+        tiled_step(j, item, s, p, least(high, p / STEP * STEP + STEP), q, workspace, state);
+    for (int64_t i = 0; i < item->lines * j->padded; i += LANES) {
+        vec x = load(total_of(state), i, F32); /* whether tiles of weights 0 came after it must not show */
+        store(total_of(state), i, F32, chosen((x < 0x1p-126f) & (x > -0x1p-126f), (vec){0}, x));
+    }
+}
+
+/* The queries of an item into tiles, and what its lines see. */
+static void tiled_queries(const struct attention_job *j, const struct item *item, uint32_t *q, struct sights *s) {
+    const struct attention *a = &j->a;
+    int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
+    for (int64_t line = 0; line < item->lines; line += WIDE) {
+        const void *rows[WIDE] = {0};
+        for (int64_t i = line; i < least(item->lines, line + WIDE); i++) {
+            int64_t row = first + (item->first + i) / heads, head = item->head * heads + (item->first + i) % heads;
+            rows[i - line] = at(a->q, row * a->q_stride + head * a->dim, BF16);
+        }
+        turn_queries(rows, a->dim, q + line * a->dim / 2);
+    }
+    see(j, item, s);
+}
+#else
+INLINE void tiled_chunk(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t low,
+                        int64_t high, const uint32_t *q, float *workspace, float *state) {
+    (void)j, (void)item, (void)s, (void)low, (void)high, (void)q, (void)workspace, (void)state;
+}
+INLINE void tiled_queries(const struct attention_job *j, const struct item *item, uint32_t *q, struct sights *s) {
+    (void)j, (void)item, (void)q, (void)s;
+}
+#endif
