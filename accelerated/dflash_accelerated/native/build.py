@@ -23,6 +23,7 @@ FLAGS = ("-std=gnu11", "-O3", TUNED, "-ffp-contract=off", "-fno-math-errno", "-W
 body of a loop and its last elements; no -ffast-math, which would order sums anew and lose NaN."""
 
 SECONDS = 120
+SEAL = hashlib.sha256().digest_size
 
 
 def build() -> ctypes.CDLL:
@@ -41,18 +42,42 @@ def build() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="dflash-oracle-") as held:
         try:
             _compile(compiler, Path(held) / name)
-            return ctypes.CDLL(str(Path(held) / name))
+            return _opened(Path(held) / name)
         except OSError as problem:
             raise UnsupportedError(f"native kernels: {problem}, expected a library that can be loaded") from problem
 
 
 def _loaded(compiler: Sequence[str], library: Path) -> ctypes.CDLL:
-    """What lies there; compiled anew where nothing does, or where it cannot be loaded, as after a crash."""
+    """What lies there; compiled anew unless it is what was written there, whole, and can be loaded."""
+    if not _is_sealed(library):
+        _compile(compiler, library)
     try:
-        return ctypes.CDLL(str(library))
+        return _opened(library)
     except OSError:
         _compile(compiler, library)
-        return ctypes.CDLL(str(library))
+        return _opened(library)
+
+
+def _opened(library: Path) -> ctypes.CDLL:
+    """Raises OSError for a file that is no library of these kernels."""
+    loaded = ctypes.CDLL(str(library))
+    if not hasattr(loaded, "rms_norm"):
+        raise OSError(f"{library}: has no function rms_norm")
+    return loaded
+
+
+def _seal(library: Path, content: bytes) -> bytes:
+    """What follows the content in its file, where a loader does not look. Another version's name gives another seal."""
+    return hashlib.sha256(library.name.encode() + b"\0" + content).digest()
+
+
+def _is_sealed(library: Path) -> bool:
+    """Asked before loading: half a library can be loaded, and ends the process when what is missing is touched."""
+    try:
+        held = library.read_bytes()
+    except OSError:
+        return False
+    return held[-SEAL:] == _seal(library, held[:-SEAL])
 
 
 def find_compiler() -> list[str]:
@@ -76,6 +101,8 @@ def _compile(compiler: Sequence[str], library: Path) -> None:
     os.close(handle)
     try:
         _run([*compiler, *FLAGS, str(SOURCES / "kernels.c"), "-o", unfinished, "-lm"])
+        content = Path(unfinished).read_bytes()
+        Path(unfinished).write_bytes(content + _seal(library, content))
         os.replace(unfinished, library)
     finally:
         Path(unfinished).unlink(missing_ok=True)

@@ -35,6 +35,15 @@ def compiler() -> list[str]:
 
 
 @pytest.fixture
+def small(compiler: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The compiler, and sources that it compiles at once: one kernel, which gives 7."""
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "kernels.c").write_text("int rms_norm(void) { return 7; }\n", "utf-8")
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "sources")
+    return compiler
+
+
+@pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], str]:
     def write(text: str) -> str:
         path = tmp_path / "wrong-cc"
@@ -84,7 +93,7 @@ def test_a_broken_compiler_is_told_with_its_own_words(
     assert said in str(raised.value)
 
 
-def test_a_built_library_is_kept_and_used_again(compiler: list[str], tmp_path: Path) -> None:
+def test_a_built_library_is_kept_and_used_again(small: list[str], tmp_path: Path) -> None:
     build.build()
     (library,) = (tmp_path / "cache" / "dflash-oracle").iterdir()
     written = library.stat().st_mtime_ns
@@ -105,7 +114,7 @@ def test_another_cpu_or_another_compiler_has_another_library(
 
 @pytest.mark.parametrize("blocked", ["a-file", "read-only"])
 def test_a_cache_folder_that_cannot_be_written_is_done_without(
-    blocked: str, compiler: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    blocked: str, small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To root nothing is read-only, so here the last step of a write is what fails."""
 
@@ -120,18 +129,73 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without(
     else:
         monkeypatch.setattr(os, "replace", refuse)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert available()
+    assert build.build().rms_norm() == 7
     assert not list(tmp_path.glob("**/*.so"))
 
 
-def test_a_damaged_library_is_not_the_end(compiler: list[str], tmp_path: Path) -> None:
+@pytest.fixture
+def kept(small: list[str], tmp_path: Path) -> Path:
+    """Where the library lies once it is built."""
     folder = tmp_path / "cache" / "dflash-oracle"
     folder.mkdir(parents=True)
-    library = folder / f"kernels-{build._fingerprint(compiler)}.so"
-    library.write_bytes(b"half a lib")
-    assert available()
-    assert library.read_bytes().startswith(b"\x7fELF"), "each process would compile for itself"
-    assert list(folder.iterdir()) == [library]
+    return folder / f"kernels-{build._fingerprint(small)}.so"
+
+
+def write_library(compiler: list[str], source: str, library: Path) -> bytes:
+    subprocess.run([*compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=source.encode(), check=True)
+    return library.read_bytes()
+
+
+def without_kernels(compiler: list[str], library: Path) -> None:
+    write_library(compiler, "int other;", library)
+
+
+def older(compiler: list[str], library: Path) -> None:
+    """Written whole, under another name: it has the kernel, which does something else."""
+    other = library.with_name("kernels-older.so")
+    content = write_library(compiler, "int rms_norm(void) { return 6; }", other)
+    library.write_bytes(content + build._seal(other, content))
+    other.unlink()
+
+
+def changed(compiler: list[str], library: Path) -> None:
+    """One byte is another, where a loader does not look."""
+    build._compile(compiler, library)
+    content = bytearray(library.read_bytes())
+    content[-build.SEAL - 1] ^= 1
+    library.write_bytes(content)
+
+
+def half(compiler: list[str], library: Path) -> None:
+    """As a crash or a full disk leaves it."""
+    build._compile(compiler, library)
+    content = library.read_bytes()
+    library.write_bytes(content[: len(content) // 2])
+
+
+DAMAGED: dict[str, Callable[[list[str], Path], object]] = {
+    "junk": lambda compiler, library: library.write_bytes(b"half a lib"),
+    "empty": lambda compiler, library: library.touch(),
+    "half": half,
+    "changed": changed,
+    "without-kernels": without_kernels,
+    "older": older,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_library_is_compiled_anew(damage: str, small: list[str], kept: Path) -> None:
+    DAMAGED[damage](small, kept)
+    before = kept.read_bytes()
+    assert build.build().rms_norm() == 7
+    assert kept.read_bytes() != before, "each process would compile for itself"
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_a_compiler_that_leaves_the_kernels_out_is_told(small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "sources" / "kernels.c").write_text("int other;\n", "utf-8")
+    with pytest.raises(UnsupportedError, match="has no function rms_norm, expected a library that can be loaded"):
+        build.build()
 
 
 def test_processes_that_build_at_once_do_not_disturb_each_other(compiler: list[str], tmp_path: Path) -> None:
