@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from dflash_accelerated import Engine, Numerics
-from dflash_accelerated.ops.linear import KERNEL_BYTES, Product, filled_up, row_counts
-from dflash_accelerated.ops.linear import torch as plainly
+from dflash_accelerated.native import available
+from dflash_accelerated.numerics import Kernels
+from dflash_accelerated.ops.linear import KERNEL_BYTES, Product, filled_up, library, row_counts
 from dflash_spec.registry import load_profile
 from torch import Tensor
 
 NUMERICS = Numerics.of(load_profile("zlab"), torch.bfloat16)
 needs_library = pytest.mark.skipif(
-    not Product([torch.zeros(2, 2, dtype=torch.bfloat16)], NUMERICS).packed,
+    not library.multiplies(torch.zeros(2, 2, dtype=torch.bfloat16)),
     reason="this CPU's matrix library does not multiply BF16",
 )
 
@@ -47,6 +49,17 @@ def test_filled_rows_are_no_rows_of_the_answer_and_change_none() -> None:
     assert torch.equal(product(x[:13]), product(x)[:13])
 
 
+@pytest.mark.parametrize("kernels", ["torch", "native", "triton"])
+def test_the_weight_can_be_had_back_from_any_layout(kernels: Kernels) -> None:
+    if kernels == "native" and not available():
+        pytest.skip("no C compiler")
+    weight = drawn(19, 37, seed=5)
+    product = Product([weight[:4], weight[4:]], replace(NUMERICS, kernels=kernels))
+    assert torch.equal(product.weight, weight)
+    assert (product.native is not None) == (kernels == "native")
+    assert product.held_bytes >= weight.nbytes
+
+
 @needs_library
 def test_an_engine_multiplies_no_number_of_rows_that_it_did_not_prepare_for(
     write_random_pair: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -56,7 +69,7 @@ def test_an_engine_multiplies_no_number_of_rows_that_it_did_not_prepare_for(
     asked: set[tuple[str, int, tuple[int, ...]]] = set()
 
     def counting(name: str) -> None:
-        true = getattr(plainly, name)
+        true = getattr(library, name)
 
         def counted(x: Tensor, *rest: Tensor) -> Tensor:
             weight = rest[name == "MULTIPLY_AND_ADD"]
@@ -64,7 +77,7 @@ def test_an_engine_multiplies_no_number_of_rows_that_it_did_not_prepare_for(
             made: Tensor = true(x, *rest)
             return made
 
-        monkeypatch.setattr(plainly, name, counted)
+        monkeypatch.setattr(library, name, counted)
 
     counting("MULTIPLY")
     counting("MULTIPLY_AND_ADD")

@@ -17,8 +17,9 @@ CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The kernels' names of dtypes."""
 
 SIGNATURES = {
-    "pack": "pp ll i",
+    "pack": "pp ll i i l",
     "product": "pp i l p i p i l",
+    "products": "pp l pp l",
     "rms_norm": "ppp lll iii f l",
     "norm_rope": "ppppp lllll iiii f l",
     "gated": "pp ll ii l",

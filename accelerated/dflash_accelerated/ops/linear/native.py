@@ -3,36 +3,89 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
+from dflash_spec.errors import TensorError
 from torch import Tensor
 
 from dflash_accelerated.native import CODES, Packed, kernels
 
-
-def pack(weight: Tensor) -> Tensor:
-    """A weight [m, n] in the layout of products.h, as bytes."""
-    weight = weight.contiguous()
-    code = CODES[weight.dtype]
-    made = torch.empty(kernels().packed_bytes(*weight.shape, code), dtype=torch.uint8)
-    kernels().pack(weight.data_ptr(), made.data_ptr(), *weight.shape, code)
-    return made
+HELD = (torch.float32, torch.bfloat16)
 
 
-def reference(packed: Tensor, outputs: int, inputs: int, dtype: torch.dtype) -> Packed:
-    """What kernels are given of a packed weight, which must outlive it."""
-    return Packed(packed.data_ptr(), outputs, inputs, CODES[dtype])
+class PackedWeight:
+    """A weight [m, n], FP32 or BF16, in the layout of products.h."""
+
+    def __init__(self, weight: Tensor, act: torch.dtype) -> None:
+        """`act` is the dtype of sums with a residual."""
+        if weight.dtype not in HELD:
+            raise TensorError(f"product: a weight of dtype {weight.dtype}, expected one of {HELD}")
+        weight, code = weight.contiguous(), CODES[weight.dtype]
+        self.dtype, self._act = weight.dtype, act
+        self._bytes = torch.empty(kernels().packed_bytes(*weight.shape, code), dtype=torch.uint8)
+        self.reference = Packed(self._bytes.data_ptr(), *weight.shape, code)
+        """What kernels are given; the weight must outlive it."""
+        self._move(weight, back=False)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes.nbytes
+
+    @property
+    def dense(self) -> Tensor:
+        made = torch.empty((self.reference.outputs, self.reference.inputs), dtype=self.dtype)
+        self._move(made, back=True)
+        return made
+
+    def _move(self, weight: Tensor, back: bool) -> None:
+        kernels().pack(
+            weight.data_ptr(), self._bytes.data_ptr(), *weight.shape, CODES[self.dtype], back, torch.get_num_threads()
+        )
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return multiply(self.reference, x, self.dtype)
+
+    def multiply_and_add(self, x: Tensor, residual: Tensor) -> Tensor:
+        return multiply(self.reference, x, self._act, residual)
 
 
 def multiply(held: Packed, x: Tensor, dtype: torch.dtype, residual: Tensor | None = None) -> Tensor:
-    """(residual +) x · weightᵀ, rounded once to `dtype`: x [R, n], residual [R, m], result [R, m]."""
-    x = x.contiguous()
-    if residual is not None:
-        residual = residual.contiguous()
+    """(residual +) x · weightᵀ, rounded once to `dtype`: x [R, n], residual [R, m], result [R, m].
+
+    Raises TensorError for other shapes.
+    """
+    if x.ndim != 2 or x.shape[1] != held.inputs:
+        raise TensorError(f"product: rows of shape {tuple(x.shape)}, expected [R, {held.inputs}]")
     made = torch.empty((x.shape[0], held.outputs), dtype=dtype)
+    if residual is not None:
+        if residual.shape != made.shape:
+            raise TensorError(f"product: a residual {tuple(residual.shape)}, expected {tuple(made.shape)}")
+        residual = residual.contiguous()
+    x = x.contiguous()
     kernels().product(
         ctypes.byref(held), x.data_ptr(), CODES[x.dtype], x.shape[0],
         None if residual is None else residual.data_ptr(), CODES[dtype if residual is None else residual.dtype],
         made.data_ptr(), CODES[dtype], torch.get_num_threads(),
     )  # fmt: skip
     return made
+
+
+class BareProducts:
+    """Products with nothing between them, for measuring: what a step cannot go below."""
+
+    def __init__(self, held: Sequence[tuple[Packed, int]]) -> None:
+        """Each weight, and how many rows of zeros it multiplies."""
+        self._count = len(held)
+        self._list = (Packed * len(held))(*(weight for weight, _ in held))
+        self._rows = (ctypes.c_int64 * len(held))(*(rows for _, rows in held))
+        self._x, self._out = (
+            torch.zeros(max((rows * size for size, rows in sizes), default=0))
+            for sizes in ([(weight.inputs, rows) for weight, rows in held],
+                          [(weight.outputs, rows) for weight, rows in held])
+        )  # fmt: skip
+
+    def __call__(self) -> None:
+        kernels().products(
+            self._list, self._rows, self._count, self._x.data_ptr(), self._out.data_ptr(), torch.get_num_threads()
+        )
