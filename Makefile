@@ -8,6 +8,7 @@ IMPLEMENTATIONS := \
 	--implementation python:dflash_accelerated.conformance:create \
 	--implementation python:dflash_vectors.peers.authors:create \
 	--implementation python:dflash_vectors.peers.transformers_qwen3:create
+NATIVE := --implementation python:dflash_accelerated.conformance:native
 
 JUDGED := \
 	--implementation python:dflash_vectors.implementations.reference:create \
@@ -19,7 +20,9 @@ JUDGED := \
 ## main job: generate the vectors, run every implementation at hand against them, print the verdict table
 check: $(READY)
 	$(BIN)/python tools/gen_vectors.py --check
-	$(BIN)/python tools/check_vectors.py $(IMPLEMENTATIONS)
+	if $(BIN)/python -m dflash_accelerated.native; then native="$(NATIVE)"; \
+	else echo "the table has no column for the kernels in C"; fi; \
+	$(BIN)/python tools/check_vectors.py $(IMPLEMENTATIONS) $$native
 
 ## the whole test suite, linters and type checker included
 test: $(READY) lint
