@@ -95,30 +95,52 @@ INLINE void turn_part(const struct turning *t, const struct head_row *h, vec sca
     store_through(h->out, i + half, compute, act, rounded(b * c, compute) + rounded(a * s, compute), some);
 }
 
-/* One head: norm, then channel j turned with channel j + dim / 2. The product with the weight and each step of the turn
- * are rounded to `compute`; to `act` the raw value where raw_rounded, the normed one where staged, and the end. */
-INLINE void turn_channels(const struct turning *t, const struct head_row *h, int64_t dim, int type, int compute,
-                          int act) {
-    int64_t half = dim / 2, i = 0;
-    vec scale = every(inverse_rms(h->x, type, t->raw_rounded ? act : F32, dim, t->eps));
-    for (; i + LANES <= half; i += LANES) turn_part(t, h, scale, half, i, LANES, type, compute, act);
-    if (i < half) turn_part(t, h, scale, half, i, half - i, type, compute, act);
+#define HEADS 8
+
+/* Up to 8 heads: norm, then channel j turned with channel j + dim / 2. The product with the weight and each step of the
+ * turn are rounded to `compute`; to `act` the raw value where raw_rounded, the normed one where staged, and the end.
+ * All roots come first, because a head alone would wait for its own. */
+INLINE void turn_channels(const struct turning *t, const struct head_row *h, int64_t heads, int64_t dim, int type,
+                          int compute, int act) {
+    int64_t half = dim / 2;
+    float scales[HEADS];
+    for (int64_t head = 0; head < heads; head++)
+        scales[head] = inverse_rms(h[head].x, type, t->raw_rounded ? act : F32, dim, t->eps);
+    for (int64_t head = 0; head < heads; head++) {
+        vec scale = every(scales[head]);
+        int64_t i = 0;
+        for (; i + LANES <= half; i += LANES) turn_part(t, h + head, scale, half, i, LANES, type, compute, act);
+        if (i < half) turn_part(t, h + head, scale, half, i, half - i, type, compute, act);
+    }
 }
 
-INLINE void turn_head(const struct turning *t, const struct head_row *h, int type, int compute, int act) {
-    if (t->dim == 64) turn_channels(t, h, 64, type, compute, act);
-    else if (t->dim == 128) turn_channels(t, h, 128, type, compute, act);
-    else turn_channels(t, h, t->dim, type, compute, act);
+INLINE void turn_heads(const struct turning *t, const struct head_row *h, int64_t heads, int type, int compute,
+                       int act) {
+    if (t->dim == 64) turn_channels(t, h, heads, 64, type, compute, act);
+    else if (t->dim == 128) turn_channels(t, h, heads, 128, type, compute, act);
+    else turn_channels(t, h, heads, t->dim, type, compute, act);
 }
 
-typedef void turner(const struct turning *t, const struct head_row *h);
+typedef void turner(const struct turning *t, const struct head_row *h, int64_t heads);
 
-static void turn_bf16(const struct turning *t, const struct head_row *h) { turn_head(t, h, BF16, BF16, BF16); }
-static void turn_f32(const struct turning *t, const struct head_row *h) { turn_head(t, h, F32, F32, F32); }
-static void turn_in_f32(const struct turning *t, const struct head_row *h) { turn_head(t, h, BF16, F32, BF16); }
-static void turn_to_bf16(const struct turning *t, const struct head_row *h) { turn_head(t, h, F32, F32, BF16); }
-static void turn_any(const struct turning *t, const struct head_row *h) {
-    turn_channels(t, h, t->dim, t->type, t->compute, t->act);
+static void turn_bf16(const struct turning *t, const struct head_row *h, int64_t heads) {
+    turn_heads(t, h, heads, BF16, BF16, BF16);
+}
+
+static void turn_f32(const struct turning *t, const struct head_row *h, int64_t heads) {
+    turn_heads(t, h, heads, F32, F32, F32);
+}
+
+static void turn_in_f32(const struct turning *t, const struct head_row *h, int64_t heads) {
+    turn_heads(t, h, heads, BF16, F32, BF16);
+}
+
+static void turn_to_bf16(const struct turning *t, const struct head_row *h, int64_t heads) {
+    turn_heads(t, h, heads, F32, F32, BF16);
+}
+
+static void turn_any(const struct turning *t, const struct head_row *h, int64_t heads) {
+    turn_channels(t, h, heads, t->dim, t->type, t->compute, t->act);
 }
 
 static turner *turner_of(const struct turning *t) {
@@ -141,13 +163,15 @@ static void rope_rows(void *held, int64_t index, int64_t thread) {
     turner *turn = turner_of(t);
     (void)thread;
     for (int64_t row = index * j->each; row < least(j->rows, (index + 1) * j->each); row++)
-        for (int64_t head = 0, own = 0; head < j->heads; head++, own = own + 1 < j->weights ? own + 1 : 0) {
-            struct head_row h = {at(j->raw, row * j->stride + head * t->dim, t->type),
-                                 at(j->weight, own * t->dim, t->compute),
-                                 at(j->cosine, row * (t->dim / 2), t->compute),
-                                 at(j->sine, row * (t->dim / 2), t->compute),
-                                 (void *)at(j->out, (row * j->heads + head) * t->dim, t->act)};
-            turn(t, &h);
+        for (int64_t first = 0; first < j->heads; first += HEADS) {
+            struct head_row h[HEADS];
+            int64_t heads = least(HEADS, j->heads - first), place = row * (t->dim / 2);
+            for (int64_t i = 0; i < heads; i++)
+                h[i] = (struct head_row){at(j->raw, row * j->stride + (first + i) * t->dim, t->type),
+                                         at(j->weight, (j->weights == 1 ? 0 : first + i) * t->dim, t->compute),
+                                         at(j->cosine, place, t->compute), at(j->sine, place, t->compute),
+                                         (void *)at(j->out, (row * j->heads + first + i) * t->dim, t->act)};
+            turn(t, h, heads);
         }
 }
 
@@ -169,10 +193,18 @@ struct gate_job {
     int compute, act;
 };
 
-INLINE void gate_part(const void *gates, const void *ups, void *out, int64_t i, int64_t some, int compute, int act) {
-    vec gate = load_some(gates, i, compute, some);
-    vec silu = rounded(gate / (1.0f + exponential(-gate)), compute);
-    store_through(out, i, compute, act, silu * load_some(ups, i, compute, some), some);
+/* `count` vectors side by side, up to four. */
+INLINE void gate_part(const void *gates, const void *ups, void *out, int64_t i, int count, int64_t some, int compute,
+                      int act) {
+    vec gate[4], silu[4];
+    for (int part = 0; part < count; part++) gate[part] = load_some(gates, i + part * LANES, compute, some);
+    for (int part = 0; part < count; part++) silu[part] = -gate[part];
+    exponential_of_each(silu, count);
+    for (int part = 0; part < count; part++) silu[part] = rounded(gate[part] / (1.0f + silu[part]), compute);
+    for (int part = 0; part < count; part++) {
+        vec up = load_some(ups, i + part * LANES, compute, some);
+        store_through(out, i + part * LANES, compute, act, silu[part] * up, some);
+    }
 }
 
 INLINE void gate_each(const struct gate_job *j, int64_t first, int64_t end, int compute, int act) {
@@ -180,8 +212,8 @@ INLINE void gate_each(const struct gate_job *j, int64_t first, int64_t end, int 
         const void *gates = at(j->gate_up, row * 2 * j->n, compute), *ups = at(gates, j->n, compute);
         void *out = (void *)at(j->out, row * j->n, act);
         int64_t i = 0;
-        for (; i + LANES <= j->n; i += LANES) gate_part(gates, ups, out, i, LANES, compute, act);
-        if (i < j->n) gate_part(gates, ups, out, i, j->n - i, compute, act);
+        for (; i + 4 * LANES <= j->n; i += 4 * LANES) gate_part(gates, ups, out, i, 4, LANES, compute, act);
+        for (; i < j->n; i += LANES) gate_part(gates, ups, out, i, 1, j->n - i, compute, act);
     }
 }
 

@@ -17,25 +17,24 @@ INLINE void store_values(const void *from, void *to, int64_t n, int type, int ac
     if (i < n) store_through(to, i, act, held, load_some(from, i, type, n - i), n - i);
 }
 
-/* Row `row` of one request, every layer and head: keys normed and turned, and values. */
-static void store_row(const struct store_job *j, const int32_t *span, int64_t row) {
+/* Heads first .. first + heads - 1 of all layers, of row `row` of one request: keys normed and turned, and values. */
+static void store_heads(const struct store_job *j, const int32_t *span, int64_t row, int64_t first, int64_t heads) {
     const struct turning *t = &j->turning;
-    turner *turn = turner_of(t);
     int64_t slot = (span[1] + row) % j->slots, given = span[3] + row, half = t->dim / 2;
-    for (int64_t layer = 0; layer < j->layers; layer++)
-        for (int64_t head = 0; head < j->heads; head++) {
-            int64_t from = (layer * j->heads + head) * t->dim;
-            int64_t to = span[0] * j->lane_stride + layer * j->layer_stride + head * j->head_stride + slot * t->dim;
-            struct head_row h = {at(j->raw_k, given * j->k_stride + from, t->type),
+    struct head_row h[HEADS];
+    for (int64_t i = 0; i < heads; i++) {
+        int64_t layer = (first + i) / j->heads, head = (first + i) % j->heads, from = (first + i) * t->dim;
+        int64_t to = span[0] * j->lane_stride + layer * j->layer_stride + head * j->head_stride + slot * t->dim;
+        h[i] = (struct head_row){at(j->raw_k, given * j->k_stride + from, t->type),
                                  at(j->norms, layer * t->dim, t->compute), at(j->cosine, given * half, t->compute),
                                  at(j->sine, given * half, t->compute), (void *)at(j->keys, to, t->act)};
-            turn(t, &h);
-            const void *v = at(j->raw_v, given * j->v_stride + from, t->type);
-            void *values = (void *)at(j->values, to, j->held);
-            if (t->type == BF16 && t->act == BF16 && j->held == BF16) store_values(v, values, t->dim, BF16, BF16, BF16);
-            else if (t->type == F32 && t->act == BF16 && j->held == F16) store_values(v, values, t->dim, F32, BF16, F16);
-            else store_values(v, values, t->dim, t->type, t->act, j->held);
-        }
+        const void *v = at(j->raw_v, given * j->v_stride + from, t->type);
+        void *values = (void *)at(j->values, to, j->held);
+        if (t->type == BF16 && t->act == BF16 && j->held == BF16) store_values(v, values, t->dim, BF16, BF16, BF16);
+        else if (t->type == F32 && t->act == BF16 && j->held == F16) store_values(v, values, t->dim, F32, BF16, F16);
+        else store_values(v, values, t->dim, t->type, t->act, j->held);
+    }
+    turner_of(t)(t, h, heads);
 }
 
 static void store_request(void *held, int64_t index, int64_t thread) {
@@ -43,7 +42,8 @@ static void store_request(void *held, int64_t index, int64_t thread) {
     const int32_t *span = j->spans + 4 * (index / j->parts);
     (void)thread;
     for (int64_t row = most(0, span[2] - j->slots) + index % j->parts; row < span[2]; row += j->parts)
-        store_row(j, span, row);
+        for (int64_t first = 0; first < j->layers * j->heads; first += HEADS)
+            store_heads(j, span, row, first, least(HEADS, j->layers * j->heads - first));
 }
 
 /* raw_k and raw_v [T, layers, heads, dim] of `compute`, rows `k_stride` and `v_stride` apart; norms [layers, dim]. */

@@ -255,26 +255,35 @@ FOLD(lanes_sum, SUM)
 FOLD(lanes_most, larger)
 
 /* e to the x, within 2 ulp over all of FP32, subnormal results too: Cephes' polynomial around the nearest power of 2.
- * -inf gives 0, +inf gives +inf, NaN stays NaN. */
-INLINE vec exponential(vec x) {
-    x = larger(every(-104.0f), smaller(every(89.0f), x));
-    vec shifted = fused(x, every(0x1.715476p+0f), every(0x1.8p23f)); /* the power stands in the low bits */
-    vec whole = shifted - 0x1.8p23f;
-    vec r = fused(whole, every(-0.693359375f), x);
-    r = fused(whole, every(2.12194440e-4f), r);
-    vec p = every(1.9875691500e-4f);
-    p = fused(p, r, every(1.3981999507e-3f));
-    p = fused(p, r, every(8.3334519073e-3f));
-    p = fused(p, r, every(4.1665795894e-2f));
-    p = fused(p, r, every(1.6666665459e-1f));
-    p = fused(p, r, every(5.0000001201e-1f));
-    vec y = fused(p, r * r, r) + 1.0f;
+ * -inf gives 0, +inf gives +inf, NaN stays NaN. Of up to four vectors side by side: one alone waits for each step. */
+INLINE void exponential_of_each(vec *x, int count) {
+#define EACH for (int i = 0; i < count; i++)
+    static const float terms[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
+                                  5.0000001201e-1f};
+    vec shifted[4], whole[4], r[4], p[4];
+    EACH x[i] = larger(every(-104.0f), smaller(every(89.0f), x[i]));
+    EACH shifted[i] = fused(x[i], every(0x1.715476p+0f), every(0x1.8p23f)); /* the power stands in the low bits */
+    EACH whole[i] = shifted[i] - 0x1.8p23f;
+    EACH r[i] = fused(whole[i], every(-0.693359375f), x[i]);
+    EACH r[i] = fused(whole[i], every(2.12194440e-4f), r[i]);
+    EACH p[i] = every(1.9875691500e-4f);
+    for (int term = 0; term < 5; term++)
+        EACH p[i] = fused(p[i], r[i], every(terms[term]));
+    EACH p[i] = fused(p[i], r[i] * r[i], r[i]) + 1.0f;
+    EACH {
 #if defined(__AVX512F__)
-    return (vec)_mm512_scalef_ps((__m512)y, (__m512)whole);
+        x[i] = (vec)_mm512_scalef_ps((__m512)p[i], (__m512)whole[i]);
 #else
-    ints power = (ints)shifted - 0x4b400000, half = power >> 1; /* 2^128 and 2^-150 are no FP32 numbers, halves are */
-    return y * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+        ints power = (ints)shifted[i] - 0x4b400000, half = power >> 1; /* 2^128 and 2^-150 are no FP32 numbers */
+        x[i] = p[i] * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
 #endif
+    }
+#undef EACH
+}
+
+INLINE vec exponential(vec x) {
+    exponential_of_each(&x, 1);
+    return x;
 }
 
 /* A word holds a pair of BF16 values: a lane adds both products of two words to its FP32 sum. */
