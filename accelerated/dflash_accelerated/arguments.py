@@ -6,6 +6,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Sequence
+from ctypes import c_float
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
@@ -46,6 +47,13 @@ def check_integer(name: str, value: object, low: int, high: int) -> int:
     return number
 
 
+def check_switch(name: str, value: object) -> bool:
+    """`value`, Python's or NumPy's, as a bool. Raises RequestError."""
+    if not isinstance(value, bool | np.bool_):
+        raise RequestError(f"{name} is {shown(value)}, expected True or False")
+    return bool(value)
+
+
 def check_number(name: str, value: object) -> float:
     """`value`, Python's or NumPy's, as a float that need not be finite. Raises RequestError."""
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -58,8 +66,7 @@ def check_number(name: str, value: object) -> float:
 
 def fp32(value: float) -> float:
     """The FP32 value of a number; infinite where FP32 has none."""
-    with np.errstate(over="ignore", under="ignore"):
-        return float(np.float32(value))
+    return c_float(value).value
 
 
 def check_temperature(value: object) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import cast
 
 import torch
@@ -29,7 +29,7 @@ from dflash_accelerated.protocols import (
     Target,
     TargetStep,
 )
-from dflash_accelerated.requests import Request, Round, RoundTrace, Running, StageLog
+from dflash_accelerated.requests import Outcome, Request, Round, RoundTrace, Running, StageLog
 from dflash_accelerated.settings import is_greedy
 from dflash_accelerated.timing import Clock
 
@@ -50,7 +50,9 @@ class ChainOrchestrator:
         self._target = target
         self._draft = draft
         self._numerics = numerics
+        self._taps = draft.taps if draft else ()
         self._counts = TokenCounts(target.vocabulary.public, target.device, lanes)
+        self._nothing = Proposal(torch.empty(0, dtype=torch.int64, device=target.device))
 
     def start(self, request: Request, image: Image | None = None) -> tuple[Running, Round]:
         clock = Clock()
@@ -114,7 +116,7 @@ class ChainOrchestrator:
             self.close(other)
             raise
         other.frontier, other.anchor, other.said, other.rounds = (
-            running.frontier, running.anchor, running.said, running.rounds
+            running.frontier, running.anchor, [*running.said], running.rounds
         )  # fmt: skip
         other.text, other.shown = running.text, running.shown
         if running.lane is not None and other.lane is not None:
@@ -146,32 +148,36 @@ class ChainOrchestrator:
     def round(self, running: Sequence[Running]) -> list[Round]:
         clock = Clock()
         proposals = self._propose(running)
+        tokens = _listed(proposals)
         clock.lap("propose")
-        allowed = [self._allowed(*each) for each in zip(running, proposals, strict=True)]
+        allowed = [self._allowed(*each) for each in zip(running, tokens, strict=True)]
         clock.lap("decide")
-        segments = [self._segment(*each) for each in zip(running, proposals, strict=True)]
-        steps = self._target.forward(segments, self._taps, "all")
+        steps = self._target.forward(self._segments(running, tokens), self._taps, "all")
         clock.lap("verify")
-        decided = self._decide(running, proposals, steps, allowed)
+        decided = self._decide(running, proposals, tokens, steps, allowed)
         clock.lap("decide")
-        made = [self._settled(*turn) for turn in zip(running, proposals, steps, decided, strict=True)]
+        made = [self._settled(*turn) for turn in zip(running, tokens, steps, decided, strict=True)]
         self._count(
             running,
             [
                 () if isinstance(decision, Exception)
-                else rounds.counted(decision.licensed, len(round_.tokens), proposed.law is not None)
-                for decision, round_, proposed in zip(decided, made, proposals, strict=True)
+                else rounds.counted(decision.licensed, len(outcome.tokens), proposed.law is not None)
+                for decision, outcome, proposed in zip(decided, made, proposals, strict=True)
             ],
         )  # fmt: skip
         clock.lap("commit")
-        return [replace(each, times=clock.times(len(running))) for each in made]
+        times = clock.times(len(running))
+        return [Round(*outcome, times) for outcome in made]
 
-    def _segment(self, running: Running, proposed: Proposal) -> Segment:
-        """The columns of a verify pass."""
-        columns = rounds.verify_columns(
-            self._numerics.profile, running.anchor, proposed.tokens.tolist(), running.frontier, running.request.drafts
-        )
-        return Segment(running.target, torch.tensor(columns.ids[: columns.live], device=self._target.device))
+    def _segments(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> list[Segment]:
+        """The columns of a verify pass, of which those that live are read."""
+        profile, ids, counts = self._numerics.profile, [], []
+        for each, own in zip(running, tokens, strict=True):
+            columns = rounds.verify_columns(profile, each.anchor, own, each.frontier, each.request.drafts)
+            ids += columns.ids[: columns.live]
+            counts.append(columns.live)
+        parts = torch.tensor(ids, device=self._target.device).split_with_sizes(counts)
+        return [Segment(each.target, own) for each, own in zip(running, parts, strict=True)]
 
     def close(self, running: Running) -> None:
         running.target.close()
@@ -181,35 +187,42 @@ class ChainOrchestrator:
             self._counts.give(running.lane)
             running.lane = None
 
-    @property
-    def _taps(self) -> tuple[int, ...]:
-        return self._draft.taps if self._draft else ()
-
     def _propose(self, running: Sequence[Running]) -> list[Proposal]:
         """The P proposals of each sequence that are verified; where P = 0, it has no draft forward."""
-        made = [Proposal(torch.empty(0, dtype=torch.int64, device=self._target.device)) for _ in running]
-        extents = [self._extent(each) for each in running]
+        made = [self._nothing] * len(running)
+        extents = [self._extent(each) for each in running] if self._draft else []
         proposing = [at for at, extent in enumerate(extents) if extent]
         if self._draft is None or not proposing:
             return made
-        self.catch_up([running[at] for at in proposing])
-        blocks = [self._block(running[at], extents[at]) for at in proposing]
+        served = [running[at] for at in proposing]
+        self.catch_up(served)
+        blocks = [
+            Block(_draft_state(each), each.anchor, each.request.drafts, extents[at], each.record,
+                  each.request.sampling, own)
+            for at, each, own in zip(proposing, served, self._uniforms(served), strict=True)
+        ]  # fmt: skip
         for at, proposal in zip(proposing, self._draft.propose(blocks, self._target.vocabulary), strict=True):
             made[at] = proposal.first(extents[at])
         return made
 
-    def _block(self, running: Running, extent: int) -> Block:
-        request = running.request
-        block = Block(_draft_state(running), running.anchor, request.drafts, extent, running.record, request.sampling)
-        if is_greedy(request.sampling.temperature, self._numerics.profile):
-            return block
-        (drawn,) = coins.of_keys([request.seed], rounds.proposal_keys(running.frontier, request.drafts))
-        return block._replace(uniforms=torch.from_numpy(drawn).to(self._target.device))
+    def _uniforms(self, running: Sequence[Running]) -> list[Tensor | None]:
+        """The coins FP32 [K] of each sequence's proposals; None where it does not sample."""
+        made: list[Tensor | None] = [None] * len(running)
+        requests, profile = [each.request for each in running], self._numerics.profile
+        drawing = [at for at, own in enumerate(requests) if not is_greedy(own.sampling.temperature, profile)]
+        if drawing:
+            most = max(requests[at].drafts for at in drawing)
+            keys = rounds.proposal_keys([running[at].frontier for at in drawing], most)
+            drawn = torch.from_numpy(coins.of_keys([requests[at].seed for at in drawing], keys))
+            for at, own in zip(drawing, drawn.to(self._target.device), strict=True):
+                made[at] = own[: requests[at].drafts]
+        return made
 
     def _extent(self, running: Running) -> int:
         request = running.request
-        drafts = request.drafts if self._draft else 0
-        return rounds.extent(self._numerics.profile, drafts, running.remaining, request.capacity, running.frontier)
+        return rounds.extent(
+            self._numerics.profile, request.drafts, running.remaining, request.capacity, running.frontier
+        )
 
     def catch_up(self, running: Sequence[Running]) -> None:
         """Make pending features context, so that it reaches each sequence's processed rows."""
@@ -221,56 +234,54 @@ class ChainOrchestrator:
         for each, _ in waiting:
             each.pending = None
 
-    def _allowed(self, running: Running, proposed: Proposal) -> Tensor | Exception | None:
+    def _allowed(self, running: Running, tokens: Sequence[int]) -> Tensor | Exception | None:
         """What each column may say, or what the request's grammar raised instead."""
         request, vocabulary = running.request, self._target.vocabulary
         if running.allowed is None and request.grammar is None:
             return None
         try:
-            tokens, device = proposed.tokens.tolist(), self._target.device
-            return masks.allowed_rows(running.allowed, request.grammar, running.said, tokens, vocabulary.public, device)
+            said, device = tuple(running.said), self._target.device
+            return masks.allowed_rows(running.allowed, request.grammar, said, tokens, vocabulary.public, device)
         except Exception as error:
             return error
 
     def _first(self, running: Running, step: TargetStep, clock: Clock) -> Round:
         """The token after the prompt."""
-        nothing = Proposal(torch.empty(0, dtype=torch.int64, device=self._target.device))
         prompt = len(running.request.prompt)
         toss = partial(coins.of_single_draws, [running.request.seed], [rounds.prefill_key(prompt)])
-        allowed = self._allowed(running, nothing)
-        (decision,) = self._judge([running], [nothing], [step], [allowed], toss)
+        allowed = self._allowed(running, ())
+        (decision,) = self._judge([running], [self._nothing], [()], [step], [allowed], toss)
         clock.lap("decide")
         if isinstance(decision, Exception):
             return Round((), finish_reason="error", error=decision, times=clock.times())
         ending = running.ending(decision.licensed)
         self._count([running], [decision.licensed])
-        text = running.emit(tuple(decision.licensed), prompt, ending)
+        text = running.emit(decision.licensed, prompt, ending)
         clock.lap("commit")
-        return Round(running.said, finish_reason=ending.reason, text=text, times=clock.times())
+        return Round(tuple(running.said), finish_reason=ending.reason, text=text, times=clock.times())
 
     def _decide(
-        self, running: Sequence[Running], proposals: Sequence[Proposal], steps: Sequence[TargetStep],
-        allowed: Sequence[Tensor | Exception | None],
+        self, running: Sequence[Running], proposals: Sequence[Proposal], tokens: Sequence[Sequence[int]],
+        steps: Sequence[TargetStep], allowed: Sequence[Tensor | Exception | None],
     ) -> list[Decision | Exception]:  # fmt: skip
         """What each verify pass decides, with the round's own draws; one draw where there is no draft."""
         seeds = [each.request.seed for each in running]
         if self._draft is None:
             toss = partial(coins.of_single_draws, seeds, [rounds.decode_key(each.frontier) for each in running])
         else:
-            extents = [len(each.tokens) for each in proposals]
+            extents = [len(own) for own in tokens]
             toss = partial(coins.of_rounds, seeds, [each.frontier for each in running], extents, max(extents))
-        return self._judge(running, proposals, steps, allowed, toss)
+        return self._judge(running, proposals, tokens, steps, allowed, toss)
 
     def _judge(
-        self, running: Sequence[Running], proposals: Sequence[Proposal], steps: Sequence[TargetStep],
-        allowed: Sequence[Tensor | Exception | None], toss: Callable[[], coins.Coins],
+        self, running: Sequence[Running], proposals: Sequence[Proposal], tokens: Sequence[Sequence[int]],
+        steps: Sequence[TargetStep], allowed: Sequence[Tensor | Exception | None], toss: Callable[[], coins.Coins],
     ) -> list[Decision | Exception]:  # fmt: skip
         turns = [
-            Turn(
-                each.request.sampling, proposed, _scores(step), None if isinstance(mask, Exception) else mask, each.lane
-            )
-            for each, proposed, step, mask in zip(running, proposals, steps, allowed, strict=True)
-        ]
+            Turn(each.request.sampling, proposed, own, _scores(step), None if isinstance(mask, Exception) else mask,
+                 each.lane)
+            for each, proposed, own, step, mask in zip(running, proposals, tokens, steps, allowed, strict=True)
+        ]  # fmt: skip
         public = self._target.vocabulary.public
         decided = decide(turns, toss, self._counts, public, self._numerics)
         made: list[Decision | Exception] = []
@@ -294,34 +305,42 @@ class ChainOrchestrator:
             self._counts.add(lanes, counted)
 
     def _settled(
-        self, running: Running, proposals: Proposal, step: TargetStep, decision: Decision | Exception
-    ) -> Round:
+        self, running: Running, proposed: Sequence[int], step: TargetStep, decision: Decision | Exception
+    ) -> Outcome:
         """The round, or the error that the request's observer or pieces raised: no neighbour learns of it."""
         try:
-            return self._settle(running, proposals, step, decision)
+            return self._settle(running, proposed, step, decision)
         except Exception as error:
-            return Round((), tuple(proposals.tokens.tolist()), 0, "error", error)
+            return Outcome((), tuple(proposed), 0, "error", error)
 
-    def _settle(self, running: Running, proposals: Proposal, step: TargetStep, decision: Decision | Exception) -> Round:
+    def _settle(
+        self, running: Running, proposed: Sequence[int], step: TargetStep, decision: Decision | Exception
+    ) -> Outcome:
         """Keep, commit and roll back one sequence after its verify pass was decided."""
-        frontier, anchor, proposed = running.frontier, running.anchor, tuple(proposals.tokens.tolist())
-        self._trace(running, step, frontier, anchor)
+        self._trace(running, step)
         if isinstance(decision, Exception):
-            return Round((), proposed, 0, "error", decision)
+            return Outcome((), tuple(proposed), 0, "error", decision)
         licensed = decision.licensed
         ending = running.ending(licensed)
         committed = commit(running, step, licensed, ending.kept)
-        tokens = tuple(licensed[: ending.kept])
+        tokens = licensed[: ending.kept]
         text = running.emit(tokens, committed.frontier, ending)
         running.rounds += 1
-        return Round(tokens, proposed, decision.accepted, ending.reason, text=text)
+        return Outcome(tuple(tokens), tuple(proposed), decision.accepted, ending.reason, None, text)
 
-    def _trace(self, running: Running, step: TargetStep, frontier: int, anchor: int) -> None:
+    def _trace(self, running: Running, step: TargetStep) -> None:
         """Show the round to the request's observer, if it has one."""
         if running.log and running.request.observer:
             running.log.record("target.logits", _scores(step))
             running.log.record("target.features", step.features)
-            running.request.observer(RoundTrace(running.rounds, frontier, anchor, running.log.take()))
+            running.request.observer(RoundTrace(running.rounds, running.frontier, running.anchor, running.log.take()))
+
+
+def _listed(proposals: Sequence[Proposal]) -> list[list[int]]:
+    """The proposed tokens on the host, for which it waits once."""
+    counts = [each.tokens.shape[0] for each in proposals]
+    tokens = torch.cat([each.tokens for each in proposals]).tolist() if any(counts) else []
+    return [tokens[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
 
 
 def _scores(step: TargetStep) -> Tensor:

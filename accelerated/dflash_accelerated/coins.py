@@ -22,25 +22,18 @@ class Coins(NamedTuple):
     terminal: NDArray[np.float32]
 
 
-def of_keys(seeds: Sequence[int], keys: Sequence[rounds.DrawKey]) -> NDArray[np.float32]:
-    """The uniforms FP32 [B, N] that the same N keys give each of B seeds."""
-    return _drawn(seeds, np.array(keys, dtype=np.int64).reshape(1, -1, 3))
+def of_keys(seeds: Sequence[int], keys: rounds.DrawKeys) -> NDArray[np.float32]:
+    """The uniforms FP32 [B, N] of these draws, by B requests of these seeds; keys of one row are those of all."""
+    return random.uniforms(random.keys(np.array(seeds, np.uint64)[:, None], *keys))
 
 
 def of_rounds(seeds: Sequence[int], frontiers: Sequence[int], extents: Sequence[int], drafts: int) -> Coins:
     """Those of one round of each request, in a batch of width `drafts`."""
-    keys = rounds.round_keys(frontiers, extents, drafts)
-    accept = np.where(keys.tested, _drawn(seeds, keys.accept), np.float32(0))
-    return Coins(accept, _drawn(seeds, keys.terminal))
+    drawn = of_keys(seeds, rounds.round_keys(frontiers, extents, drafts))
+    tested = np.arange(drafts) < np.array(extents)[:, None]
+    return Coins(np.where(tested, drawn[:, :drafts], np.float32(0)), drawn[:, drafts:])
 
 
 def of_single_draws(seeds: Sequence[int], keys: Sequence[rounds.DrawKey]) -> Coins:
     """One draw of each request, with nothing proposed before it."""
-    table = np.array(keys, dtype=np.int64)[:, None]
-    return Coins(np.zeros((len(seeds), 0), np.float32), _drawn(seeds, table))
-
-
-def _drawn(seeds: Sequence[int], keys: NDArray[np.int64]) -> NDArray[np.float32]:
-    """FP32 [B, N] of keys [B, N, 3], or [1, N, 3] for all, of requests with these seeds."""
-    position, purpose, sub = np.moveaxis(keys, -1, 0)
-    return random.uniforms(random.keys(np.array(seeds, np.uint64)[:, None], position, purpose, sub))
+    return Coins(np.zeros((len(seeds), 0), np.float32), of_keys(seeds, rounds.single_keys(keys)))

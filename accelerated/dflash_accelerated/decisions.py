@@ -21,7 +21,8 @@ from dflash_accelerated.settings import Sampling, SettingRows, is_greedy
 
 
 class Turn(NamedTuple):
-    """One request in a round: its settings, what was proposed, and the target's logits LOGIT [P + 1, V] of that.
+    """One request in a round: its settings, what was proposed, its `tokens` on the host too, and the target's logits
+    LOGIT [P + 1, V] of that.
 
     `allowed` bool [P + 1, public] is what each row may say, None for anything; `lane` holds its token counts, where it
     has penalties.
@@ -29,6 +30,7 @@ class Turn(NamedTuple):
 
     sampling: Sampling
     proposal: Proposal
+    tokens: Sequence[int]
     logits: Tensor
     allowed: Tensor | None = None
     lane: int | None = None
@@ -58,7 +60,7 @@ def decide(
     src/ops/kernel/speculative_round.cuh; vllm-project/vllm pull 50183.
     """
     device = turns[0].logits.device
-    lengths = [len(turn.logits) for turn in turns]
+    lengths = [len(turn.tokens) + 1 for turn in turns]
     places = [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
     rows = SettingRows.of([turn.sampling for turn in turns], lengths, numerics.profile, device)
     logits = joined([turn.logits for turn in turns])
@@ -70,8 +72,7 @@ def decide(
         return _greedy(turns, places, head.best(adjusted.scores, public, numerics), adjusted.refused)
     chains = Chains.of([turn.proposal.tokens for turn in turns])
     law = filters.distribution(adjusted.scores, rows, numerics)
-    law = law._replace(p=law.p.masked_fill(adjusted.refused[:, None], torch.nan))
-    drawn = _read(chains, judge(chains, _laws(turns, chains, public), law, toss(), numerics), adjusted.refused)
+    drawn = _read(judge(chains, _laws(turns, public), law, toss(), numerics, adjusted.refused))
     if not rows.some_greedy:
         return drawn
     greedy = _greedy(turns, places, head.best(adjusted.scores, public, numerics), adjusted.refused)
@@ -98,20 +99,18 @@ def _greedy(
 ) -> list[Decision]:
     """Each turn's decision at temperature 0, from the best of each row."""
     tokens = _decided(best, refused)
-    proposed = [turn.proposal.tokens.tolist() for turn in turns]
-    made = [acceptance.matched(own, tokens[place]) for own, place in zip(proposed, places, strict=True)]
+    made = [acceptance.matched(turn.tokens, tokens[place]) for turn, place in zip(turns, places, strict=True)]
     return [Decision(licensed, licensed[-1] < 0) for licensed in made]
 
 
 def judge(
-    chains: Chains, drawn_from: acceptance.SparseLaw, law: filters.Distribution, coins: Coins, numerics: Numerics
-) -> Verdict:
-    """Sampled verification: the accept tests in order, then a correction or a bonus."""
+    chains: Chains, drawn_from: acceptance.SparseLaw, law: filters.Distribution, coins: Coins, numerics: Numerics,
+    refused: Tensor | None = None,
+) -> Verdict:  # fmt: skip
+    """Sampled verification: the accept tests in order, then a correction or a bonus. No token comes of `refused` rows
+    of the law, bool [R]."""
     accept, ends = (torch.from_numpy(part).to(law.p.device) for part in coins)
-    accepted = acceptance.accepted_count(chains, drawn_from, law, accept, numerics)
-    coin = ends.gather(1, accepted[:, None])[:, 0]
-    last = acceptance.terminal(chains, accepted, drawn_from, law, coin, numerics)
-    return acceptance.licensed(chains, accepted, last)
+    return acceptance.verdict(chains, drawn_from, law, refused, accept, ends, numerics)
 
 
 def _mask(turns: Sequence[Turn], places: Sequence[slice], device: torch.device) -> penalties.Mask | None:
@@ -138,17 +137,14 @@ def _penalties(
     return penalties.Penalties(at, counts.rows(lanes), overlay, *weights)
 
 
-def _laws(turns: Sequence[Turn], chains: Chains, public: int) -> acceptance.SparseLaw:
-    laws = [
-        turn.proposal.law or acceptance.one_hot(turn.proposal.tokens) for turn in turns if len(turn.proposal.tokens)
-    ]
-    return acceptance.joined(laws, public) if laws else acceptance.one_hot(chains.tokens)
+def _laws(turns: Sequence[Turn], public: int) -> acceptance.SparseLaw:
+    if not any(turn.proposal.law for turn in turns):
+        return acceptance.one_hot(torch.cat([turn.proposal.tokens for turn in turns]))
+    laws = [turn.proposal.law or acceptance.one_hot(turn.proposal.tokens) for turn in turns if turn.tokens]
+    return acceptance.joined(laws, public)
 
 
-def _read(chains: Chains, verdict: Verdict, refused: Tensor) -> list[Decision]:
-    """The one moment of a round in which the host waits for the device."""
-    licensed, accepted = verdict
-    last = licensed.gather(1, accepted[:, None])
-    void = refused[chains.first + accepted][:, None] | (last < 0)
-    table = torch.cat((accepted[:, None], void.to(torch.int64), licensed), dim=1).tolist()
-    return [Decision(tokens[: count + 1], bool(none)) for count, none, *tokens in table]
+def _read(verdict: Verdict) -> list[Decision]:
+    """What was decided, for which the host waits once."""
+    table = torch.cat((verdict.accepted[:, None], verdict.licensed), dim=1).tolist()
+    return [Decision(tokens[: count + 1], tokens[count] < 0) for count, *tokens in table]

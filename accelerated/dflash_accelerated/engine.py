@@ -11,7 +11,14 @@ from dflash_spec.errors import RequestError
 from dflash_spec.registry import load_profile
 
 from dflash_accelerated import planning, workspace
-from dflash_accelerated.arguments import check_device, check_dtype, check_folder, check_ids, check_integer
+from dflash_accelerated.arguments import (
+    check_device,
+    check_dtype,
+    check_folder,
+    check_ids,
+    check_integer,
+    check_switch,
+)
 from dflash_accelerated.batch import Batch
 from dflash_accelerated.chain import ChainOrchestrator
 from dflash_accelerated.graphs import CudaCapture, Profiles, resolve_graphs
@@ -193,7 +200,7 @@ class Engine:
 
             ticket = engine.submit(engine.request(prompt_ids, 100, seed=2))
         """
-        return self._submitted.submit(self._own(request), hold=hold)
+        return self._submitted.submit(self._own(request), hold=check_switch("hold", hold))
 
     def step(self) -> dict[int, Round]:
         """One round of every submitted request, in joint forwards, by ticket; the last has a `finish_reason`.
@@ -242,7 +249,7 @@ class Engine:
         Raises StateError for a checkpoint that was released or is of another text. A request that waits while its
         checkpoint is released ends with that error.
         """
-        return self._submitted.submit(self._own(request), checkpoint, hold)
+        return self._submitted.submit(self._own(request), checkpoint, check_switch("hold", hold))
 
     def replicate(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> Checkpoint:
         """A bit-exact copy of an image in host memory (or on a device), by a name of its own.

@@ -18,7 +18,7 @@ from dflash_accelerated.arguments import (
     check_integer,
     check_pieces,
     check_strings,
-    shown,
+    check_switch,
 )
 from dflash_accelerated.masks import Grammar
 from dflash_accelerated.requests import Observer, Pieces, Request
@@ -94,8 +94,6 @@ def read_request(
     chunk = limits.prefill_chunk if prefill_chunk is None else prefill_chunk
     drafts = limits.draft_tokens if draft_tokens is None else draft_tokens
     sampling = (temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty)
-    if not isinstance(show_stop, bool | np.bool_):
-        raise RequestError(f"show_stop is {shown(show_stop)}, expected True or False")
     return Request(
         prompt=prompt,
         max_new_tokens=check_integer("max_new_tokens", max_new_tokens, 1, CONTEXT_LIMIT),
@@ -110,5 +108,5 @@ def read_request(
         grammar=check_callable("grammar", grammar),
         pieces=check_pieces(pieces, public),
         stop_strings=check_strings(stop_strings, pieces is not None),
-        show_stop=bool(show_stop),
+        show_stop=check_switch("show_stop", show_stop),
     )

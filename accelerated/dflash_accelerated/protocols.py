@@ -184,6 +184,8 @@ class Proposal(NamedTuple):
 
     def first(self, count: int) -> Proposal:
         """The first `count` of them."""
+        if count == self.tokens.shape[0]:
+            return self
         return Proposal(self.tokens[:count], self.law and self.law.first(count))
 
 

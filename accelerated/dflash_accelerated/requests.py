@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from dflash_spec.errors import RequestError
@@ -77,6 +78,17 @@ class Request:
     def rows(self) -> int:
         """Rows that target and draft must hold at most, those of a verify pass included."""
         return len(self.prompt) + self.budget
+
+
+class Outcome(NamedTuple):
+    """The fields of a round but its times, which are known once all requests that shared it are settled."""
+
+    tokens: tuple[int, ...]
+    proposals: tuple[int, ...]
+    accepted: int | None
+    finish_reason: FinishReason | None
+    error: Exception | None = None
+    text: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,7 @@ class Running:
     log: StageLog | None
     frontier: int = 0
     anchor: int = -1
-    said: tuple[int, ...] = ()
+    said: list[int] = field(default_factory=list)
     rounds: int = 0
     pending: Tensor | None = None
     allowed: Tensor | None = None
@@ -194,16 +206,19 @@ class Running:
 
     def ending(self, licensed: Sequence[int]) -> Ending:
         """How a round of these tokens ends. Of more than may still be emitted the first ones count."""
-        request, tokens = self.request, licensed[: self.remaining]
-        left = (request.max_new_tokens - len(self.said), request.room - len(self.said))
-        pieces = [request.pieces(token) for token in tokens] if request.pieces else [b""] * len(tokens)
+        request, said = self.request, len(self.said)
+        left = (request.max_new_tokens - said, request.room - said)
+        tokens = licensed[: min(left)]
+        if not request.pieces:
+            return scan(tokens, [b""] * len(tokens), b"", (), request.stop_ids, request.show_stop, *left)
+        pieces = [request.pieces(token) for token in tokens]
         # No stop string reaches further back.
         reach = max(0, len(self.text) + 1 - max(map(len, request.stop_strings), default=1))
         before = self.text[reach:]
         found = scan(tokens, pieces, before, request.stop_strings, request.stop_ids, request.show_stop, *left)
         return found._replace(text_end=reach + found.text_end)
 
-    def emit(self, tokens: tuple[int, ...], frontier: int, ending: Ending) -> bytes:
+    def emit(self, tokens: Sequence[int], frontier: int, ending: Ending) -> bytes:
         """Move on to `frontier`, where the last of the tokens just emitted stands as the anchor: what is shown of them.
 
         A stop string may begin in text before them, which was then held back.

@@ -22,21 +22,28 @@ class DrawKey(NamedTuple):
     sub: int = 0
 
 
-class RoundKeys(NamedTuple):
-    """Integers (position, purpose, sub): `accept` [B, K, 3], `terminal` [B, K + 1, 3]; `tested` bool [B, K] says which
-    accept tests there are."""
+class DrawKeys(NamedTuple):
+    """Which draws these are, of B requests: arrays that fit together to [B, N]."""
 
-    accept: NDArray[np.int64]
-    terminal: NDArray[np.int64]
-    tested: NDArray[np.bool_]
+    position: NDArray[np.int64]
+    purpose: NDArray[np.int64]
+    sub: NDArray[np.int64]
+
+
+NO_SUB = np.zeros(1, np.int64)
 
 
 class Columns(NamedTuple):
-    """Ids and absolute positions of the columns of a pass, of which the first `live` count."""
+    """Ids of the columns of a pass, which starts at `frontier` and of which the first `live` count."""
 
     ids: list[int]
-    positions: list[int]
+    frontier: int
     live: int
+
+    @property
+    def positions(self) -> list[int]:
+        """The absolute position of each: columns that do not live stand where the last living one does."""
+        return [self.frontier + min(column, self.live - 1) for column in range(len(self.ids))]
 
 
 class Commit(NamedTuple):
@@ -51,7 +58,7 @@ class Pending(NamedTuple):
     """Features [N, n·H] that become context, their positions, and where context then ends."""
 
     features: Tensor
-    positions: list[int]
+    positions: range
     frontier: int
 
 
@@ -72,8 +79,7 @@ def block_columns(anchor: int, mask_id: int, frontier: int, drafts: int, proposa
     Clauses: BLK-001, BLK-002, BLK-003. Source: NInfer docs/maintainer/dflash.md; Infernix
     include/infernix/ops/prepare_masked_block.h.
     """
-    ids = [anchor] + [mask_id] * drafts
-    return Columns(ids, [frontier + min(column, proposals) for column in range(drafts + 1)], proposals + 1)
+    return Columns([anchor] + [mask_id] * drafts, frontier, proposals + 1)
 
 
 def dflash2_columns(profile: Profile, anchor: int, mask_id: int, frontier: int, drafts: int, proposals: int) -> Columns:
@@ -96,37 +102,40 @@ def verify_columns(profile: Profile, anchor: int, proposals: Sequence[int], fron
     """
     count = len(proposals)
     width = drafts + 1 if profile.axes["extent"] == "remaining_minus_one" else count + 1
-    ids = [anchor, *proposals] + [anchor] * (width - count - 1)
-    return Columns(ids, [frontier + min(column, count) for column in range(width)], count + 1)
+    return Columns([anchor, *proposals] + [anchor] * (width - count - 1), frontier, count + 1)
 
 
-def proposal_keys(frontier: int, drafts: int) -> list[DrawKey]:
-    """One key per step of a DFlash2 proposal: the token at F + i + 1 is drawn at F + i.
+def proposal_keys(frontiers: Sequence[int], drafts: int) -> DrawKeys:
+    """The keys of K proposals of each of B requests, [B, K]: the token at F + i + 1 is drawn at F + i.
 
     Clause: SEL-008. Source: Infernix include/infernix/ops/candidate_selector.h.
     """
-    return [DrawKey(frontier + step, PROPOSAL) for step in range(drafts)]
+    return DrawKeys(_column(frontiers) + np.arange(drafts), np.array([PROPOSAL]), NO_SUB)
 
 
-def round_keys(frontiers: Sequence[int], extents: Sequence[int], drafts: int) -> RoundKeys:
-    """The keys of one round of B requests: accept tests, and the last token after every count that may be accepted.
+def round_keys(frontiers: Sequence[int], extents: Sequence[int], drafts: int) -> DrawKeys:
+    """The keys of one round of B requests, [B, 2 K + 1]: of K accept tests, then of the last token after each of the
+    K + 1 counts that may be accepted.
 
     Accept test i + 1 draws at F + i + 1. The last token after A proposals draws at F + A + 1, as a correction, or as a
     bonus after all P, also where P = 0.
 
     Clauses: RNG-004, RNG-005. Source: Infernix src/ops/kernel/speculative_round.cuh.
     """
-    starts, counts = np.array(frontiers, np.int64)[:, None], np.array(extents, np.int64)[:, None]
-    accept, terminal = np.arange(drafts), np.arange(drafts + 1)
-    purposes = np.where(terminal < counts, CORRECTION, BONUS)
-    return RoundKeys(
-        _key_table(starts + accept + 1, ACCEPT), _key_table(starts + terminal + 1, purposes), accept < counts
-    )
+    column = np.arange(2 * drafts + 1)
+    accepted = column - drafts  # below 0 in the columns of accept tests
+    purpose = np.where(accepted < _column(extents), CORRECTION, BONUS)
+    purpose[:, :drafts] = ACCEPT
+    return DrawKeys(_column(frontiers) + np.where(accepted < 0, column, accepted) + 1, purpose, NO_SUB)
 
 
-def _key_table(position: NDArray[np.int64], purpose: int | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Keys [..., 3] of positions [...] in one purpose or one each, at sub-index 0."""
-    return np.stack((position, np.broadcast_to(purpose, position.shape), np.zeros_like(position)), axis=-1)
+def single_keys(keys: Sequence[DrawKey]) -> DrawKeys:
+    """One draw of each of B requests: [B, 1]."""
+    return DrawKeys(*(_column(part) for part in zip(*keys, strict=True)))
+
+
+def _column(numbers: Sequence[int]) -> NDArray[np.int64]:
+    return np.array(numbers, np.int64)[:, None]
 
 
 def prefill_key(prompt_length: int) -> DrawKey:
@@ -166,7 +175,7 @@ def pending(captured: Tensor, frontier: int, committed: int) -> Pending:
     Clause: CTX-009. Source: NInfer docs/maintainer/dflash.md.
     """
     after = frontier + committed
-    return Pending(captured[:committed], list(range(frontier, after)), after)
+    return Pending(captured[:committed], range(frontier, after), after)
 
 
 def continuation(columns: Tensor, kept: int, previous: Tensor | None) -> Tensor | None:

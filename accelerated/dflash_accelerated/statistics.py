@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, get_args
+from operator import add
+from typing import Any
 
 from dflash_spec.errors import RequestError
 
 from dflash_accelerated.requests import Generation, Round
-from dflash_accelerated.timing import Stage, StageTimes
+from dflash_accelerated.timing import StageTimes
 
 BAR = 30
 NO_TIME = StageTimes()
@@ -67,7 +68,7 @@ class Statistics:
             _sums(self.accepted, other.accepted),
             _sums(self.tested, other.tested),
             _sums(self.stood, other.stood),
-            _together(self.seconds, other.seconds),
+            StageTimes._make([*map(add, self.seconds[:-1], other.seconds[:-1]), 1]),
         )
 
     @property
@@ -138,7 +139,7 @@ class Tally:
     def __init__(self) -> None:
         """Nothing yet."""
         self._answers = self._rounds = self._tokens = 0
-        self._seconds = StageTimes()
+        self._seconds = [0.0] * len(NO_TIME[:-1])
         self._outcomes: Counter[tuple[int, int]] = Counter()
 
     def add(self, latest: Round) -> None:
@@ -167,29 +168,23 @@ class Tally:
                 tested[at] += rounds
                 stood[at] += rounds * (at < count)
         counts = tuple(accepted) if self._rounds else ()
-        return Statistics(
-            self._answers, self._rounds, self._tokens, counts, tuple(tested), tuple(stood), self._seconds
-        )  # fmt: skip
+        seconds = StageTimes._make([*self._seconds, 1])
+        return Statistics(self._answers, self._rounds, self._tokens, counts, tuple(tested), tuple(stood), seconds)
 
     def _add_prompt(self, times: StageTimes) -> None:
         self._answers += 1
-        self._seconds = _together(self._seconds, StageTimes(prefill=times.total / times.requests))
+        self._spend(StageTimes(prefill=times.total, requests=times.requests))
 
     def _add_round(self, outcome: tuple[int, int] | None, times: StageTimes) -> None:
         if outcome is not None:
             self._rounds += 1
             self._outcomes[outcome] += 1
-        self._seconds = _together(self._seconds, times)
+        self._spend(times)
 
-
-def _together(sums: StageTimes, other: StageTimes) -> StageTimes:
-    """Sums of seconds, each divided among the requests that shared it."""
-    return StageTimes(
-        **{
-            stage: getattr(sums, stage) / sums.requests + getattr(other, stage) / other.requests
-            for stage in get_args(Stage)
-        }
-    )
+    def _spend(self, times: StageTimes) -> None:
+        """A request's part of the seconds that it shared with others."""
+        for at, spent in enumerate(times[:-1]):
+            self._seconds[at] += spent / times.requests
 
 
 def _sums(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

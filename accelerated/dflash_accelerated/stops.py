@@ -45,11 +45,12 @@ def scan(
     text, known = before + b"".join(pieces), len(before)
     for at, (token, piece) in enumerate(zip(licensed, pieces, strict=True)):
         end = known + len(piece)
-        starts = [text.find(string, max(0, known + 1 - len(string)), end) for string in strings]
-        found = [(start, place) for place, start in enumerate(starts) if start >= 0]
-        if found:
-            start, place = min(found)
-            return Ending(at + 1, "stop_string", place, start)
+        if strings:
+            starts = [text.find(string, max(0, known + 1 - len(string)), end) for string in strings]
+            found = [(start, place) for place, start in enumerate(starts) if start >= 0]
+            if found:
+                start, place = min(found)
+                return Ending(at + 1, "stop_string", place, start)
         if token in stop_ids:
             return Ending(at + 1, "stop", -1, end if show_stop else known)
         known = end

@@ -14,7 +14,7 @@ class StageTimes(NamedTuple):
 
     `prefill` reads a prompt; `propose` makes pending features context and runs the draft; `verify` runs the target;
     `decide` asks grammars, accepts, corrects and draws; `commit` scans for stops, rolls back and counts. Nothing waits
-    for a device to measure it: there, `decide` is where the host first waits for what was queued before.
+    for a device to measure it: there, the host waits for the proposals in `propose`, and for the target in `decide`.
     """
 
     prefill: float = 0.0

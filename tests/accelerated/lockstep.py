@@ -416,7 +416,7 @@ class Lockstep(RuleBasedStateMachine):
         running, own = self.running(lane), lane.own
         text, frontier = (*lane.prompt, *own.request.tokens), own.request.frontier
         truth = self.pair.recomputed(tuple(int(token) for token in text[:frontier]))
-        assert running.said == tuple(own.request.tokens)
+        assert running.said == list(own.request.tokens)
         assert running.anchor == own.request.anchor == text[frontier] == truth.following, "the next token"
         assert running.frontier == running.target.length == own.request.cache.length == frontier
         waiting = 0 if running.pending is None else len(running.pending)

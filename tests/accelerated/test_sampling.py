@@ -225,7 +225,7 @@ def test_laws_of_every_kind_are_judged_together_as_each_is_alone() -> None:
         acceptance.SparseLaw(torch.tensor([[int(tokens[4]), -1]]), torch.tensor([[1.0, 0.0]])),
     ]
     turns = [
-        Turn(Sampling(0.9), Proposal(own, law), torch.randn(len(own) + 1, public, generator=generator))
+        Turn(Sampling(0.9), Proposal(own, law), own.tolist(), torch.randn(len(own) + 1, public, generator=generator))
         for own, law in zip(tokens, laws, strict=True)
     ]
     counts_of = TokenCounts(public, torch.device("cpu"))

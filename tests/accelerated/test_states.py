@@ -137,6 +137,16 @@ def test_an_ended_request_that_is_held_can_be_kept_and_goes_on_in_the_next_turn(
     assert finish(engine, [engine.restore(name, turn)])[0].tokens == alone(engine, turn).tokens
 
 
+@pytest.mark.parametrize("hold", ["x", 1, None])
+def test_hold_is_true_or_false(one: Engine, hold: Any) -> None:
+    ticket, _ = advanced(one, asked(one), 1)
+    name = one.checkpoint(ticket)
+    for submit in (one.submit, lambda request, hold: one.restore(name, request, hold)):
+        with pytest.raises(RequestError) as error:
+            submit(asked(one, [*name.tokens, 5]), hold=hold)
+        assert str(error.value) == f"hold is {hold!r}, expected True or False"
+
+
 def test_names_of_released_images_and_of_other_engines_are_refused(one: Engine, random_pair2: Path, load: Load) -> None:
     ticket, _ = advanced(one, asked(one), 2)
     name = one.checkpoint(ticket)

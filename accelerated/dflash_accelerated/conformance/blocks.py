@@ -20,7 +20,8 @@ def _extent(call: Call) -> Answer:
 
 def _block_inputs(call: Call) -> Answer:
     names = ("anchor", "mask_id", "frontier", "drafts", "extent")
-    return rounds.block_columns(*(call.integer(name) for name in names))._asdict()
+    columns = rounds.block_columns(*(call.integer(name) for name in names))
+    return {"ids": columns.ids, "positions": columns.positions, "live": columns.live}
 
 
 def _verify_inputs(call: Call) -> Answer:

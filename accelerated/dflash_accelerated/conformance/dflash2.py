@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from dflash_accelerated import rounds
 from dflash_accelerated.conformance.call import Answer, Call
 from dflash_accelerated.conformance.layers import layer_of, turn_of
+from dflash_accelerated.conformance.primitives import key_table
 from dflash_accelerated.layers import ConvWeights
 from dflash_accelerated.ops import attention, conv, head, materialize, mlp, qkv, rope, selector
 from dflash_accelerated.ops.linear import Product
@@ -107,12 +107,11 @@ def _block_inputs(call: Call) -> Answer:
     anchor, frontier, extent = (call.integer(name) for name in ("anchor", "frontier", "extent"))
     drafts = call.integer("drafts")
     verified = rounds.verify_columns(call.numerics.profile, anchor, [0] * extent, frontier, drafts)
-    return columns._asdict() | {"target_live": verified.live}
+    return {"ids": columns.ids, "positions": columns.positions, "live": columns.live, "target_live": verified.live}
 
 
 def _proposal_keys(call: Call) -> Answer:
-    keys = rounds.proposal_keys(call.integer("frontier"), call.integer("drafts"))
-    return {"keys": np.array(keys, dtype=np.int64).reshape(-1, 3)}
+    return {"keys": key_table(rounds.proposal_keys([call.integer("frontier")], call.integer("drafts")))}
 
 
 HANDLERS: dict[str, Callable[[Call], Answer]] = {

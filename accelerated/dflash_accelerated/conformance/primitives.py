@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dflash_accelerated import rounds
 from dflash_accelerated.conformance.call import Answer, Call
@@ -29,8 +31,13 @@ def _uniform(call: Call) -> Answer:
 
 def _round_keys(call: Call) -> Answer:
     frontier, extent, accepted = (call.integer(name) for name in ("frontier", "extent", "accepted"))
-    keys = rounds.round_keys([frontier], [extent], extent)
-    return {"accept": keys.accept[0], "terminal": keys.terminal[0, accepted]}
+    table = key_table(rounds.round_keys([frontier], [extent], extent))
+    return {"accept": table[:extent], "terminal": table[extent + accepted]}
+
+
+def key_table(keys: rounds.DrawKeys) -> NDArray[np.int64]:
+    """The keys of one request, one a row: [N, 3]."""
+    return np.concatenate(np.broadcast_arrays(*keys)).T
 
 
 def _plain_keys(call: Call) -> Answer:

@@ -82,7 +82,7 @@ class Desk:
             running.pending, running.tail = step.features, cast(Tensor, step.logits)[-1:]
             running.frontier += count
             self._chain.catch_up([running])
-        running.said += (*tokens, *((anchor,) if anchor >= 0 else ()))
+        running.said += [*tokens, *([anchor] if anchor >= 0 else [])]
         running.anchor = anchor
         if free:
             self.lanes[at] = Lane(running)
@@ -114,7 +114,7 @@ class Desk:
         for lane, at, licensed, kept, end in made:
             running = lane.running
             done = commit(running, cast(TargetStep, lane.step), licensed, kept)
-            running.said += tuple(licensed[:kept])
+            running.said += licensed[:kept]
             running.anchor, running.frontier = done.anchor, done.frontier
             lane.step, lane.round = None, NONE
             if end == commits.CANCELLED:
@@ -138,7 +138,7 @@ class Desk:
         left_to_feed(image.tokens, image.tokens, *image.covered)
         running = self._chain.open(self._request())
         self._chain.load(running, image)
-        running.said, running.frontier = image.tokens, len(image.tokens)
+        running.said, running.frontier = [*image.tokens], len(image.tokens)
         self.lanes[at] = Lane(running)
 
     def fork(self, at: int, to: int) -> None:

@@ -74,7 +74,7 @@ def _sample_rounds(call: Call) -> Answer:
 
 def _drawn(ids: Tensor, q: Tensor, seeds: list[int], numerics: Numerics) -> Tensor:
     """Proposals [N, P] of rows ids and q [P, C], each step with the uniform of its own key."""
-    drawn = torch.from_numpy(coins.of_keys(seeds, rounds.proposal_keys(1, len(q))))
+    drawn = torch.from_numpy(coins.of_keys(seeds, rounds.proposal_keys([1], len(q))))
     wide = filters.Distribution(ids.repeat(len(seeds), 1), q.repeat(len(seeds), 1))
     return sampling.draw(wide, drawn.reshape(-1), numerics).view(len(seeds), len(q))
 

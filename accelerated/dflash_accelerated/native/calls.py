@@ -31,6 +31,7 @@ SIGNATURES = {
     "walk": "ppppppppppp lllllll iii l",
     "distribution": "pppppppp lllll i l",
     "draw": "pppp llll i l",
+    "verdict": "ppppppppppppp llllllll ii l",
 }
 """Of each kernel: p an address, l a count or stride in elements, i a dtype or switch, f a number."""
 

@@ -10,5 +10,6 @@
 #include "ranking.h"
 #include "walk.h"
 #include "laws.h"
+#include "verdicts.h"
 #include "decoder.h"
 #include "context.h"

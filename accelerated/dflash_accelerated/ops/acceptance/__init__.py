@@ -3,7 +3,7 @@
 from dflash_accelerated.ops.acceptance.chains import Chains
 from dflash_accelerated.ops.acceptance.laws import SparseLaw, joined, one_hot
 from dflash_accelerated.ops.acceptance.matching import matched
-from dflash_accelerated.ops.acceptance.torch import Verdict, accepted_count, licensed, terminal
+from dflash_accelerated.ops.acceptance.torch import Verdict, accepted_count, licensed, terminal, verdict
 
 __all__ = [
     "Chains",
@@ -15,4 +15,5 @@ __all__ = [
     "matched",
     "one_hot",
     "terminal",
+    "verdict",
 ]

@@ -29,8 +29,12 @@ class Chains(NamedTuple):
     @staticmethod
     def of(proposals: Sequence[Tensor]) -> Chains:
         """From each request's own proposals I64 [P]."""
-        padded = torch.nn.utils.rnn.pad_sequence(list(proposals), batch_first=True, padding_value=-1)
-        return Chains(padded, *_layout(tuple(len(own) for own in proposals), padded.device))
+        counts = tuple(own.shape[0] for own in proposals)
+        if len(set(counts)) == 1:
+            padded = torch.stack(list(proposals))
+        else:
+            padded = torch.nn.utils.rnn.pad_sequence(list(proposals), batch_first=True, padding_value=-1)
+        return Chains(padded, *_layout(counts, padded.device))
 
     @property
     def tokens(self) -> Tensor:

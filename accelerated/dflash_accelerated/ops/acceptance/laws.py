@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dflash_accelerated.ops.rows import joined as adjacent
+
 
 class SparseLaw(NamedTuple):
     """The law of each proposal: candidate ids I64 [T, C], -1 where there is none, and q FP32 [T, C].
@@ -31,12 +33,12 @@ def one_hot(tokens: Tensor) -> SparseLaw:
 def joined(laws: Sequence[SparseLaw], public: int) -> SparseLaw:
     """The laws of several requests, one after another, in the narrowest form that holds them all."""
     if all(law.ids is None for law in laws):
-        return SparseLaw(None, torch.cat([law.q for law in laws]))
+        return SparseLaw(None, adjacent([law.q for law in laws]))
     if any(law.ids is None for law in laws):
         return SparseLaw(None, torch.cat([_over_all_ids(law, public) for law in laws]))
     width = max(law.q.shape[1] for law in laws)
     ids = [_widened(law.ids, width, -1) for law in laws if law.ids is not None]
-    return SparseLaw(torch.cat(ids), torch.cat([_widened(law.q, width, 0) for law in laws]))
+    return SparseLaw(adjacent(ids), adjacent([_widened(law.q, width, 0) for law in laws]))
 
 
 def _over_all_ids(law: SparseLaw, public: int) -> Tensor:
@@ -47,4 +49,5 @@ def _over_all_ids(law: SparseLaw, public: int) -> Tensor:
 
 
 def _widened(values: Tensor, width: int, filler: int) -> Tensor:
-    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=filler)
+    more = width - values.shape[1]
+    return torch.nn.functional.pad(values, (0, more), value=filler) if more else values

@@ -81,6 +81,22 @@ def terminal(
     return token
 
 
+@dispatched("native")
+def verdict(
+    chains: Chains, drawn_from: SparseLaw, law: Distribution, refused: Tensor | None, accept: Tensor, ends: Tensor,
+    numerics: Numerics,
+) -> Verdict:  # fmt: skip
+    """The accept tests in order, then a correction or a bonus. No token comes of `refused` rows of `law`, bool [R].
+
+    Uniforms FP32 in [0, 1): `accept` [B, P], and `ends` [B, P + 1], of which each request's own count takes one.
+    """
+    if refused is not None:
+        law = law._replace(p=law.p.masked_fill(refused[:, None], torch.nan))
+    accepted = accepted_count(chains, drawn_from, law, accept, numerics)
+    coin = ends.gather(1, accepted[:, None])[:, 0]
+    return licensed(chains, accepted, terminal(chains, accepted, drawn_from, law, coin, numerics))
+
+
 def licensed(chains: Chains, accepted: Tensor, last: Tensor) -> Verdict:
     """The accepted proposals, then `last` I64 [B], then zeros.
 

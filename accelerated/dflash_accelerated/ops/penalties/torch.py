@@ -46,7 +46,7 @@ def adjust(logits: Tensor, public: int, mask: Mask | None = None, penalties: Pen
     scores = logits[:, :public].to(torch.float32)
     best = scores.amax(dim=1)
     if mask is None and penalties is None:
-        return Adjusted(scores, ~torch.isfinite(best))
+        return Adjusted(scores, ~(best.abs() < torch.inf))
     scores = scores.clone()
     if mask is not None:
         scores[mask.rows] = scores[mask.rows].masked_fill(~mask.allowed, -torch.inf)
