@@ -212,7 +212,7 @@ static void tile_task(const struct product_task *t) {
     int64_t chunk = straight ? TILE_CHUNK : LINES_BYTES / 2 / filled / STEP * STEP;
     int64_t stride = (chunk < j->padded ? filled : rows_each) * LANES;
     open_tiles();
-    for (int64_t input = 0, next; input == 0 || input < j->padded; input = next) {
+    for (int64_t input = 0, next = -1; next < j->padded; input = next) {
         next = least(j->padded, input + chunk);
         struct tile_lines lines = {.block_bytes = j->padded * LANES * 2};
         const char *x = place_lines(t, straight, input, next, copies, &lines);
@@ -318,7 +318,7 @@ INLINE void vector_task(int way, const struct product_task *t) {
     const struct product_job *j = t->job;
     float x[ROWS_AT_ONCE * X_STRIDE];
     memset(t->sums, 0, t->blocks * t->rows * LANES * sizeof *t->sums);
-    for (int64_t input = 0, next; input == 0 || input < j->padded; input = next) {
+    for (int64_t input = 0, next = -1; next < j->padded; input = next) {
         next = least(j->padded, input + VECTOR_CHUNK);
         int64_t count = (next - input) / (way == FLOATS ? 1 : 2);
         for (int64_t row = 0, rows; row < t->rows; row += rows) {

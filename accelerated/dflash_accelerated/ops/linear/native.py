@@ -75,11 +75,11 @@ class BareProducts:
     """Products with nothing between them, for measuring: what a step cannot go below."""
 
     def __init__(self, held: Sequence[tuple[Packed, int]]) -> None:
-        """Each weight, and how many rows of zeros it multiplies."""
+        """Each weight, and how many rows of `x` it multiplies into `out`: all from and to one place."""
         self._count = len(held)
         self._list = (Packed * len(held))(*(weight for weight, _ in held))
         self._rows = (ctypes.c_int64 * len(held))(*(rows for _, rows in held))
-        self._x, self._out = (
+        self.x, self.out = (
             torch.zeros(max((rows * size for size, rows in sizes), default=0))
             for sizes in ([(weight.inputs, rows) for weight, rows in held],
                           [(weight.outputs, rows) for weight, rows in held])
@@ -87,5 +87,5 @@ class BareProducts:
 
     def __call__(self) -> None:
         kernels().products(
-            self._list, self._rows, self._count, self._x.data_ptr(), self._out.data_ptr(), torch.get_num_threads()
+            self._list, self._rows, self._count, self.x.data_ptr(), self.out.data_ptr(), torch.get_num_threads()
         )
