@@ -113,6 +113,38 @@ def test_a_place_that_cannot_be_written_is_told_by_name_before_the_work(
     assert set(tmp_path.rglob("*")) == before
 
 
+FOLDERS = {
+    "make_planted_pair": (
+        make_planted_pair.main,
+        ["--preset", "small"],
+        "dflash_vectors.planted.folders.write_tensors",
+    ),
+    "gen_vectors": (gen_vectors.main, ["--suite", "stop.preview"], "dflash_vectors.index.write_atomic"),
+}
+"""Tool -> its command, words for a quick run, and what writes its files."""
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "stopped"]
+)
+@pytest.mark.parametrize("tool", FOLDERS)
+def test_folders_that_were_made_for_nothing_go_again(
+    tool: str, error: BaseException, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, words, writes = FOLDERS[tool]
+
+    def fails(path: Path, *given: object) -> None:
+        assert tmp_path / "new" in path.parents
+        raise error
+
+    monkeypatch.setattr(writes, fails)
+    (tmp_path / "kept").mkdir()
+    for out in (tmp_path / "new" / "deep" / "out", tmp_path / "new" / "deep"):
+        assert main([*words, "--out", str(out)]) == (130 if isinstance(error, KeyboardInterrupt) else 2)
+        assert capsys.readouterr().err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "kept"]
+
+
 def test_a_set_to_compare_with_must_be_there_before_anything_is_built(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

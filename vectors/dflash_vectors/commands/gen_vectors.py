@@ -16,7 +16,7 @@ from dflash_spec.registry import ALL_PROFILES, PROFILES, load_ops, load_profile
 
 from dflash_vectors.build import Vector
 from dflash_vectors.cases import default_folder
-from dflash_vectors.commands.output import Parser, say, unsaid
+from dflash_vectors.commands.output import Parser, made_folders, say, unsaid
 from dflash_vectors.commands.progress import Progress
 from dflash_vectors.errors import BuildError, LedgerError
 from dflash_vectors.index import (
@@ -170,7 +170,8 @@ def _run(options: argparse.Namespace) -> int:
         vectors = list(vectors)
         check_size(vectors)
         ledger = extend_ledger(read_ledger(folder / "ledger.json"), vectors, options.accept_new)
-    write_set(folder, vectors, ledger)
+    with made_folders(folder):
+        write_set(folder, vectors, ledger)
     say(_summary(sizes, time.perf_counter() - start))
     say(f"written to {folder}")
     return 0

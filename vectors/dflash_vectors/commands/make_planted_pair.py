@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dflash_spec.errors import OutputError
 
 from dflash_vectors import planted
-from dflash_vectors.commands.output import Parser, say, unsaid, writable_folder
+from dflash_vectors.commands.output import Parser, made_folders, say, unsaid, writable_folder
 from dflash_vectors.planted.options import BACKENDS
 from dflash_vectors.style import complain
 from dflash_vectors.verdict import EXIT_INTERRUPTED, EXIT_UNUSABLE
@@ -115,7 +115,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         writable_folder(out)
         pair = planted.pair(preset, dtype=dtype, **chosen)
-        planted.write(out, pair, dtype, shards)
+        with made_folders(out):
+            planted.write(out, pair, dtype, shards)
         lines = [" ".join(map(str, prompt)) for prompt in pair.prompts]
         (out / "prompts.txt").write_text("\n".join(lines) + "\n", "utf-8")
         say(summary(out, pair, dtype, count))

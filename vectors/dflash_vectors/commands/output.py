@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,19 @@ def write_file(path: Path, text: str) -> None:
 def writable_folder(path: Path) -> None:
     """Raise OutputError that says why nothing can be written into a folder, or why it cannot be made."""
     _room(path, path)
+
+
+@contextmanager
+def made_folders(path: Path) -> Iterator[None]:
+    """Within, `path` and folders above it may be made. Where that ends with an error, those that are empty go again."""
+    missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
+    try:
+        yield
+    except BaseException:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _room(path: Path, folder: Path) -> None:
