@@ -11,7 +11,7 @@
 #define TASK_BLOCKS 16
 #define VECTOR_CHUNK 1024 /* inputs that are multiplied at a time: so many weights of some blocks stay near the core */
 #define TILE_CHUNK 2048   /* the same in tiles */
-#define STEP 32           /* inputs in a line of a tile; packed inputs are a multiple of it */
+#define LINE_INPUTS 32    /* inputs in a line of a tile; packed inputs are a multiple of it */
 
 struct product {
     const void *weight;
@@ -36,7 +36,7 @@ struct product_task {
 
 /* Bytes of a packed weight. */
 int64_t packed_bytes(int64_t outputs, int64_t inputs, int type) {
-    return above(outputs, LANES) * above(inputs, STEP) * width(type);
+    return above(outputs, LANES) * above(inputs, LINE_INPUTS) * width(type);
 }
 
 struct packing {
@@ -50,9 +50,9 @@ struct packing {
 static void pack_block(void *held, int64_t block, int64_t thread) {
     const struct packing *j = held;
     int64_t each = 64 / width(j->type), rows = least(LANES, j->outputs - block * LANES);
-    char *packed = j->packed + block * LANES * above(j->inputs, STEP) * width(j->type);
+    char *packed = j->packed + block * LANES * above(j->inputs, LINE_INPUTS) * width(j->type);
     (void)thread;
-    for (int64_t input = 0; input < above(j->inputs, STEP); input += each, packed += LANES * 64) {
+    for (int64_t input = 0; input < above(j->inputs, LINE_INPUTS); input += each, packed += LANES * 64) {
         int64_t bytes = most(0, least(64, (j->inputs - input) * width(j->type)));
         words x[LANES] = {{0}};
         if (j->back) memcpy(x, packed, sizeof x);
@@ -88,8 +88,8 @@ INLINE void finish_as(const struct product_job *j, int residual, int residual_ty
 
 /* The sums of some rows and blocks, `stride` rows of sums from block to block, into the output; BF16 as pairs have it
  * where `paired`. */
-INLINE void finish(const struct product_job *j, int64_t row, int64_t rows, int64_t block, int64_t blocks,
-                   const float *sums, int64_t stride, int paired) {
+INLINE void finish_sums(const struct product_job *j, int64_t row, int64_t rows, int64_t block, int64_t blocks,
+                        const float *sums, int64_t stride, int paired) {
     int residual = j->residual != NULL, from = j->residual_type, to = j->out_type;
     if (!residual && to == BF16) finish_as(j, 0, 0, BF16, paired, row, rows, block, blocks, sums, stride);
     else if (from == BF16 && to == BF16) finish_as(j, 1, BF16, BF16, paired, row, rows, block, blocks, sums, stride);
@@ -117,7 +117,7 @@ struct tile_lines {
 /* Copies a chunk of rows into tiles [row tiles, steps]; what is missing is 0. */
 static void take_lines(const struct product_task *t, int64_t input, int64_t next, char *to) {
     const struct product_job *j = t->job;
-    int64_t whole = most(0, least(next, j->p.inputs / STEP * STEP) - input) / STEP, steps = (next - input) / STEP;
+    int64_t whole = most(0, least(next, j->p.inputs / LINE_INPUTS * LINE_INPUTS) - input) / LINE_INPUTS, steps = (next - input) / LINE_INPUTS;
     int64_t left = (least(next, j->p.inputs) - input) * 2 - whole * 64;
     for (int64_t row = 0; row < above(t->rows, 16); row++) {
         char *line = to + row / 16 * steps * TILE_BYTES + row % 16 * 64;
@@ -188,7 +188,7 @@ INLINE void multiply_tiles(int high, int blocks, const struct tile_lines *t, flo
 static const char *place_lines(const struct product_task *t, int straight, int64_t input, int64_t next, char *copies,
                                struct tile_lines *lines) {
     int64_t inputs = t->job->p.inputs;
-    lines->steps = (next - input) / STEP;
+    lines->steps = (next - input) / LINE_INPUTS;
     if (straight) {
         lines->each = 64, lines->stride = inputs * 2, lines->low = 16 * lines->stride;
         return at(t->job->x, t->first_row * inputs + input, BF16);
@@ -208,8 +208,8 @@ static void tile_task(const struct product_task *t) {
     const struct product_job *j = t->job;
     int64_t rows_each = t->rows > 16 ? 32 : 16, blocks_each = t->rows > 16 ? 2 : 4, filled = above(t->rows, 16);
     char copies[LINES_BYTES] __attribute__((aligned(64)));
-    int straight = t->rows % 16 == 0 && j->p.inputs % STEP == 0;
-    int64_t chunk = straight ? TILE_CHUNK : LINES_BYTES / 2 / filled / STEP * STEP;
+    int straight = t->rows % 16 == 0 && j->p.inputs % LINE_INPUTS == 0;
+    int64_t chunk = straight ? TILE_CHUNK : LINES_BYTES / 2 / filled / LINE_INPUTS * LINE_INPUTS;
     int64_t stride = (chunk < j->padded ? filled : rows_each) * LANES;
     open_tiles();
     for (int64_t input = 0, next = -1; next < j->padded; input = next) {
@@ -233,7 +233,7 @@ static void tile_task(const struct product_task *t) {
                 else multiply_tiles(0, 1, &lines, sums, stride, input > 0);
                 lines.ahead += lines.steps * lines.ahead_each * 64;
                 if (next == j->padded)
-                    finish(j, t->first_row + row, rows, t->first_block + block, blocks, sums, stride / LANES, 1);
+                    finish_sums(j, t->first_row + row, rows, t->first_block + block, blocks, sums, stride / LANES, 1);
             }
         }
     }
@@ -345,7 +345,7 @@ INLINE void vector_task(int way, const struct product_task *t) {
             }
         }
     }
-    finish(j, t->first_row, t->rows, t->first_block, t->blocks, t->sums, t->rows, way == PAIRS);
+    finish_sums(j, t->first_row, t->rows, t->first_block, t->blocks, t->sums, t->rows, way == PAIRS);
 }
 
 static void float_task(const struct product_task *t) { vector_task(FLOATS, t); }
@@ -385,7 +385,7 @@ static void multiply(const struct product *p, const void *x, int type, int64_t r
                      int residual_type, void *out, int out_type, int64_t threads) {
     if (!rows || !p->outputs) return;
     struct product_job j = {.p = *p, .x = x, .residual = residual, .out = out, .rows = rows,
-                            .padded = above(p->inputs, STEP), .task_rows = least(rows, TASK_ROWS), .type = type,
+                            .padded = above(p->inputs, LINE_INPUTS), .task_rows = least(rows, TASK_ROWS), .type = type,
                             .residual_type = residual ? residual_type : out_type, .out_type = out_type};
     int64_t blocks = above(p->outputs, LANES) / LANES;
     int64_t work = p->outputs * p->inputs * most(1, rows / 16); /* reading a weight takes as long as 16 rows do */

@@ -159,7 +159,7 @@ def test_nothing_is_read_or_written_beside_the_rows(
     x = torch.full((rows + 2, inputs), math.nan, dtype=sense.x)
     x[1:-1] = drawn(rows, inputs, dtype=sense.x, seed=2)
     out = torch.full((rows * outputs + 64,), 7.0, dtype=sense.out)
-    native.kernels().product(
+    vars(native)["kernels"]().product(
         ctypes.byref(packed.reference), x[1:].data_ptr(), CODES[sense.x], rows, None, 0,
         out[32:].data_ptr(), CODES[sense.out], 1,
     )  # fmt: skip
