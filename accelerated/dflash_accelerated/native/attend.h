@@ -35,7 +35,7 @@ static void run_item(const struct attention_job *j, int64_t index, int64_t threa
         chunk_of(j, item, low, least(item->high, low / CHUNK * CHUNK + CHUNK), q, &sights, columns, state);
         join(j, item->lines, all, state);
     }
-    finish(j, item, all);
+    finish_lines(j, item, all);
 }
 
 static void run_plain(void *job, int64_t index, int64_t thread) { run_item(job, index, thread); }
@@ -75,7 +75,7 @@ static void join_chunks(void *held, int64_t head, int64_t thread) {
     clear(first, item->lines, j->padded);
     for (int64_t chunk = item->chunk; chunk <= (item->high - 1) / CHUNK; chunk++, all += j->state)
         join(j, item->lines, first, all);
-    finish(j, item, first);
+    finish_lines(j, item, first);
 }
 
 /* The own keys and values into their slots, once nothing reads the store any more. */

@@ -242,7 +242,7 @@ static void join(const struct attention_job *j, int64_t lines, float *all, const
     }
 }
 
-static void finish(const struct attention_job *j, const struct item *item, float *state) {
+static void finish_lines(const struct attention_job *j, const struct item *item, float *state) {
     const struct attention *a = &j->a;
     int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
     for (int64_t line = 0; line < item->lines; line++) {

@@ -5,17 +5,17 @@
  * back, line by line, and values stand in pairs of keys, the first 16 keys of 32 beside the others. A line that does not
  * see a key gives it weight 0, which leaves its sums bit by bit as they were. */
 
-#define STEP 64 /* keys between two looks at the peaks; CHUNK is a multiple of it, and it is one of 32 */
-#define WIDE 16 /* lines of a tile */
+#define SWEEP 64 /* keys between two looks at the peaks; CHUNK is a multiple of it, and it is one of 32 */
+#define ABREAST 16 /* lines of a tile */
 
 /* What the lines of an item see: [low, high) line by line, and of each 16 what any of them and what all of them see. */
 struct sights {
     int32_t low[BLOCK], high[BLOCK];
-    int64_t any_low[BLOCK / WIDE], any_high[BLOCK / WIDE], all_low[BLOCK / WIDE], all_high[BLOCK / WIDE];
+    int64_t any_low[BLOCK / ABREAST], any_high[BLOCK / ABREAST], all_low[BLOCK / ABREAST], all_high[BLOCK / ABREAST];
 };
 
 /* Floats of a step's values in pairs, and of copied keys and values. */
-INLINE int64_t tiled_room(int64_t dim) { return STEP / 2 * dim + STEP * dim; }
+INLINE int64_t tiled_room(int64_t dim) { return SWEEP / 2 * dim + SWEEP * dim; }
 
 #if TILES_BUILT
 /* 16 rows at equal distances. */
@@ -26,12 +26,12 @@ struct run {
 
 static void see(const struct attention_job *j, const struct item *item, struct sights *s) {
     int64_t heads = j->a.query_heads / j->a.kv_heads;
-    for (int64_t line = 0; line < above(item->lines, WIDE); line++) {
-        int64_t low = 0, high = INT32_MAX, group = line / WIDE;
+    for (int64_t line = 0; line < above(item->lines, ABREAST); line++) {
+        int64_t low = 0, high = INT32_MAX, group = line / ABREAST;
         if (line < item->lines) sight(&j->a, item->request, (item->first + line) / heads, &low, &high);
         s->low[line] = low, s->high[line] = high;
         if (line >= item->lines) continue;
-        int first = line % WIDE == 0;
+        int first = line % ABREAST == 0;
         s->any_low[group] = first ? low : least(low, s->any_low[group]);
         s->any_high[group] = first ? high : most(high, s->any_high[group]);
         s->all_low[group] = first ? low : most(low, s->all_low[group]);
@@ -87,19 +87,29 @@ static void turn_queries(const void *const *rows, int64_t channels, uint32_t *to
     }
 }
 
-/* Scores [32, 16] of 32 keys and 16 lines. */
-INLINE void score_tiles(const struct run *keys, const uint32_t *q, int64_t channels, float *scores) {
+/* Scores [16 · runs, 16] of 2 or 4 runs of keys and 16 lines. As many sums as can be go on at once: each waits long for
+ * the one before it. */
+INLINE void score_tiles(int runs, const struct run *keys, const uint32_t *q, int64_t channels, float *scores) {
     _tile_zero(0);
     _tile_zero(1);
+    if (runs > 2) _tile_zero(2);
+    if (runs > 2) _tile_zero(3);
     for (int64_t channel = 0; channel < channels; channel += 32) {
         _tile_loadd(4, q + channel * 8, 64);
         _tile_loadd(5, keys[0].first + channel * 2, keys[0].stride);
         _tile_dpbf16ps(0, 5, 4);
         _tile_loadd(6, keys[1].first + channel * 2, keys[1].stride);
         _tile_dpbf16ps(1, 6, 4);
+        if (runs == 2) continue;
+        _tile_loadd(7, keys[2].first + channel * 2, keys[2].stride);
+        _tile_dpbf16ps(2, 7, 4);
+        _tile_loadd(5, keys[3].first + channel * 2, keys[3].stride);
+        _tile_dpbf16ps(3, 5, 4);
     }
     _tile_stored(0, scores, 64);
     _tile_stored(1, scores + 256, 64);
+    if (runs > 2) _tile_stored(2, scores + 512, 64);
+    if (runs > 2) _tile_stored(3, scores + 768, 64);
 }
 
 /* total [16, padded] += weights [units, 16, 16] · values [units, channels / 16, 16, 16], both words. */
@@ -190,23 +200,27 @@ static void weigh_tiles(const float *scores, int64_t units, float scale, float *
 /* Positions [low, high), all of one step. */
 static void tiled_step(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t low,
                        int64_t high, const uint32_t *q, float *workspace, float *state) {
-    int64_t dim = j->a.dim, step = low / STEP * STEP, first = (low - step) / 32;
+    int64_t dim = j->a.dim, step = low / SWEEP * SWEEP, first = (low - step) / 32;
     uint32_t *values = (uint32_t *)workspace;
-    char *copies = (char *)(values + STEP / 2 * dim);
-    struct run keys[STEP / 16], runs[STEP / 16];
-    float scores[STEP * WIDE] __attribute__((aligned(64)));
-    uint32_t weights[STEP / 2 * WIDE] __attribute__((aligned(64)));
+    char *copies = (char *)(values + SWEEP / 2 * dim);
+    struct run keys[SWEEP / 16], runs[SWEEP / 16];
+    float scores[SWEEP * ABREAST] __attribute__((aligned(64)));
+    uint32_t weights[SWEEP / 2 * ABREAST] __attribute__((aligned(64)));
     for (int64_t i = 2 * first; step + i / 2 * 32 < high; i++)
         find_runs(j, item, step + 16 * i, low, high, copies + i * 64 * dim, keys + i, runs + i);
     for (int64_t unit = first; step + 32 * unit < high; unit++)
         interleave(runs[2 * unit], runs[2 * unit + 1], dim, values + unit * 16 * dim);
     settle(values);
-    for (int64_t line = 0; line < item->lines; line += WIDE) {
-        int64_t group = line / WIDE;
+    for (int64_t line = 0; line < item->lines; line += ABREAST) {
+        int64_t group = line / ABREAST;
         int64_t from = most(low, s->any_low[group]) - step, to = least(high, s->any_high[group]) - step;
         if (from >= to) continue;
         from /= 32, to = above(to, 32) / 32;
-        for (int64_t unit = from; unit < to; unit++) score_tiles(keys + 2 * unit, q + group * 8 * dim, dim, scores + unit * 512);
+        for (int64_t unit = from; unit < to; unit += 2) {
+            const uint32_t *lines = q + group * 8 * dim;
+            if (unit + 1 < to) score_tiles(4, keys + 2 * unit, lines, dim, scores + unit * 512);
+            else score_tiles(2, keys + 2 * unit, lines, dim, scores + unit * 512);
+        }
         ints lows, highs;
         memcpy(&lows, s->low + line, sizeof lows), memcpy(&highs, s->high + line, sizeof highs);
         for (int64_t i = 2 * from; i < 2 * to; i++)
@@ -222,8 +236,8 @@ static void tiled_step(const struct attention_job *j, const struct item *item, c
 /* Positions [low, high) of one chunk into a cleared state. */
 static void tiled_chunk(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t low,
                         int64_t high, const uint32_t *q, float *workspace, float *state) {
-    for (int64_t p = low; p < high; p = p / STEP * STEP + STEP)
-        tiled_step(j, item, s, p, least(high, p / STEP * STEP + STEP), q, workspace, state);
+    for (int64_t p = low; p < high; p = p / SWEEP * SWEEP + SWEEP)
+        tiled_step(j, item, s, p, least(high, p / SWEEP * SWEEP + SWEEP), q, workspace, state);
     for (int64_t i = 0; i < item->lines * j->padded; i += LANES) {
         vec x = load(total_of(state), i, F32); /* whether tiles of weights 0 came after it must not show */
         store(total_of(state), i, F32, chosen((x < 0x1p-126f) & (x > -0x1p-126f), (vec){0}, x));
@@ -234,9 +248,9 @@ static void tiled_chunk(const struct attention_job *j, const struct item *item, 
 static void tiled_queries(const struct attention_job *j, const struct item *item, uint32_t *q, struct sights *s) {
     const struct attention *a = &j->a;
     int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
-    for (int64_t line = 0; line < item->lines; line += WIDE) {
-        const void *rows[WIDE] = {0};
-        for (int64_t i = line; i < least(item->lines, line + WIDE); i++) {
+    for (int64_t line = 0; line < item->lines; line += ABREAST) {
+        const void *rows[ABREAST] = {0};
+        for (int64_t i = line; i < least(item->lines, line + ABREAST); i++) {
             int64_t row = first + (item->first + i) / heads, head = item->head * heads + (item->first + i) % heads;
             rows[i - line] = at(a->q, row * a->q_stride + head * a->dim, BF16);
         }
