@@ -117,8 +117,8 @@ struct tile_lines {
 /* Copies a chunk of rows into tiles [row tiles, steps]; what is missing is 0. */
 static void take_lines(const struct product_task *t, int64_t input, int64_t next, char *to) {
     const struct product_job *j = t->job;
-    int64_t whole = most(0, least(next, j->p.inputs / LINE_INPUTS * LINE_INPUTS) - input) / LINE_INPUTS, steps = (next - input) / LINE_INPUTS;
-    int64_t left = (least(next, j->p.inputs) - input) * 2 - whole * 64;
+    int64_t given = least(next, j->p.inputs) - input, whole = given / LINE_INPUTS, left = given * 2 - whole * 64;
+    int64_t steps = (next - input) / LINE_INPUTS;
     for (int64_t row = 0; row < above(t->rows, 16); row++) {
         char *line = to + row / 16 * steps * TILE_BYTES + row % 16 * 64;
         const char *x = at(j->x, (t->first_row + row) * j->p.inputs + input, BF16);
