@@ -18,7 +18,7 @@ class Multiplying(Protocol):
 
 def prepare(adapters: Iterable[object], rows: int, chunk: int) -> int:
     """Have the matrix library, where it multiplies, make its kernels for forwards of up to `rows` rows, and for prompts
-    read `chunk` at a time: bytes of these and of what forwards hold. The last part of a prompt may make some more, once.
+    read `chunk` at a time: bytes of these and of what forwards hold. The last part of a prompt may make more, once.
 
     A layer holds at most what its products give; logits are held twice, the draft's and the target's.
     """
