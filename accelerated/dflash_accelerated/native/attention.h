@@ -28,7 +28,7 @@ struct attention_job {
     struct item *items;
     float *workspace, *partials;
     int64_t padded, state, room; /* channels rounded up to lanes; floats of a state; floats of a thread's workspace */
-    int split, pairs, tiled; /* whether chunks are items of their own; whether both products take pairs of BF16; on tiles */
+    int split, pairs, tiled; /* whether chunks are items of their own; whether products take pairs of BF16; in tiles */
 };
 
 /* A state: the greatest score and the sum of weights of each line, then the weighted sums [BLOCK, padded]. */
@@ -214,11 +214,8 @@ static void chunk_of(const struct attention_job *j, const struct item *item, int
                      const struct sights *sights, float *columns, float *state) {
     float *values = columns + TILE * j->padded;
     clear(state, item->lines, j->padded);
-    if (j->tiled) {
-        tiled_chunk(j, item, sights, low, high, (const uint32_t *)q, columns, state);
-        return;
-    }
-    for (int64_t tile = low / TILE * TILE; tile < high; tile += TILE) {
+    if (j->tiled) tiled_chunk(j, item, sights, low, high, (const uint32_t *)q, columns, state);
+    for (int64_t tile = low / TILE * TILE; tile < high && !j->tiled; tile += TILE) {
         fill_tile(j, item, tile, most(low, tile), least(high, tile + TILE), columns, values);
         for (int64_t line = 0; line < item->lines; line += 4)
             four_lines(j, item, line, tile, q, columns, values, state);

@@ -3,9 +3,9 @@
  * Scores are keys times queries: keys go into a tile as they lie in the store, queries as pairs of channels, 16 lines
  * beside one another. So lines lie in lanes, and nothing is folded. Sums are weights times values: weights are turned
  * back, line by line, and values stand in pairs of keys, the first 16 keys of 32 beside the others. A line that does not
- * see a key gives it weight 0, which leaves its sums bit by bit as they were. */
+ * see a key gives it weight 0, which leaves its sums bit by bit as they were: tiles make subnormal sums 0 each time. */
 
-#define SWEEP 64 /* keys between two looks at the peaks; CHUNK is a multiple of it, and it is one of 32 */
+#define SWEEP 64   /* keys between two looks at the peaks; CHUNK is a multiple of it, and it is one of 32 */
 #define ABREAST 16 /* lines of a tile */
 
 /* What the lines of an item see: [low, high) line by line, and of each 16 what any of them and what all of them see. */
@@ -227,21 +227,17 @@ static void tiled_step(const struct attention_job *j, const struct item *item, c
             if (step + 16 * i < s->all_low[group] || step + 16 * i + 16 > s->all_high[group])
                 hide(scores, 16 * i, 16 * i + 16, step, lows, highs);
         float *total = total_of(state) + line * dim, scale = 0x1.715476p+0f / sqrtf((float)dim);
-        weigh_tiles(scores + from * 512, to - from, scale, peak_of(state) + line, sum_of(state) + line, total, dim, weights);
+        weigh_tiles(scores + from * 512, to - from, scale, peak_of(state) + line, sum_of(state) + line, total, dim,
+                    weights);
         settle(weights);
         mix_tiles(weights, values + from * 16 * dim, to - from, dim, total);
     }
 }
 
-/* Positions [low, high) of one chunk into a cleared state. */
 static void tiled_chunk(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t low,
                         int64_t high, const uint32_t *q, float *workspace, float *state) {
     for (int64_t p = low; p < high; p = p / SWEEP * SWEEP + SWEEP)
         tiled_step(j, item, s, p, least(high, p / SWEEP * SWEEP + SWEEP), q, workspace, state);
-    for (int64_t i = 0; i < item->lines * j->padded; i += LANES) {
-        vec x = load(total_of(state), i, F32); /* whether tiles of weights 0 came after it must not show */
-        store(total_of(state), i, F32, chosen((x < 0x1p-126f) & (x > -0x1p-126f), (vec){0}, x));
-    }
 }
 
 /* The queries of an item into tiles, and what its lines see. */

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from dflash_accelerated.native import available
+from dflash_accelerated.native import available, kernels
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention.native import attend
 from dflash_accelerated.ops.attention.spans import Spans, Store
@@ -21,6 +21,7 @@ SENSES = {
     "zlab-f32": Numerics.of(load_profile("zlab"), None, "native"),
     "zlab-bf16": Numerics.of(load_profile("zlab"), torch.bfloat16, "native"),
 }
+NO_TILES = "-without-tiles"
 HUGE = 1e30
 
 
@@ -31,6 +32,14 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=[*SENSES, "zlab-bf16" + NO_TILES])
+def numerics(request: pytest.FixtureRequest) -> Iterator[Numerics]:
+    """Each sense, BF16 with matrix tiles where the machine has them, and without."""
+    kernels().use_tiles(not request.param.endswith(NO_TILES))
+    yield SENSES[request.param.removesuffix(NO_TILES)]
+    kernels().use_tiles(1)
 
 
 def store_of(lanes: int, layers: int, kv: int, slots: int, dim: int, numerics: Numerics) -> Store:
@@ -67,10 +76,9 @@ def ideal(q: Tensor, k: Tensor, v: Tensor, start: int, slots: int, window: int, 
             p for p in range(max(0, start - slots), start + rows)
             if not (causal and p > at) and (not window or abs(p - at) < window)
         ]  # fmt: skip
-        for head in range(heads):
-            keys, values = k[seen, head // group].double(), v[seen, head // group].double()
-            weights = torch.softmax(keys @ q[row, head].double() * dim**-0.5, 0)
-            out[row, head], size[row, head] = weights @ values, weights @ values.abs()
+        keys, values = (x[seen].double().repeat_interleave(group, 1) for x in (k, v))
+        weights = torch.softmax(torch.einsum("hd,phd->hp", q[row].double(), keys) * dim**-0.5, 1)
+        out[row], size[row] = (torch.einsum("hp,phd->hd", weights, x) for x in (values, values.abs()))
     return out.view(rows, -1), size.view(rows, -1)
 
 
@@ -102,15 +110,17 @@ CASES = {
     "wrapped-causal-window": ([(0, 100, 13)], (4, 4, 18), 16, 5, True),
     "three-requests": ([(2, 65, 3), (0, 0, 5), (3, 300, 17)], (6, 2, 20), 320, 40, True),
     "two-chunks": ([(0, 1500, 4), (1, 2047, 2)], (4, 2, 128), 2100, 0, True),
+    "ring-in-pairs": ([(0, 211, 17)], (6, 2, 96), 64, 21, True),
+    "odd-ring-in-pairs": ([(3, 100, 5)], (4, 1, 32), 33, 0, False),
+    "window-over-chunks": ([(1, 2040, 17)], (3, 1, 32), 2100, 1100, True),
+    "prefill-in-pairs": ([(2, 0, 3), (0, 40, 75)], (6, 2, 64), 128, 0, True),
     "prefill": ([(0, 40, 75)], (4, 1, 48), 128, 0, True),
 }
 
 
-@pytest.mark.parametrize("sense", SENSES)
 @pytest.mark.parametrize("case", CASES)
-def test_rows_see_what_they_must_and_nothing_else(case: str, sense: str) -> None:
+def test_rows_see_what_they_must_and_nothing_else(case: str, numerics: Numerics) -> None:
     spans, heads, slots, window, causal = CASES[case]
-    numerics = SENSES[sense]
     q, _, _, store, held, made = one_call(numerics, spans, heads, slots, window, causal)
     first = 0
     for (_, start, count), (k, v) in zip(spans, held, strict=True):
@@ -126,14 +136,25 @@ def test_rows_see_what_they_must_and_nothing_else(case: str, sense: str) -> None
         first += count
 
 
-@pytest.mark.parametrize("case", ["causal-block", "three-requests", "two-chunks", "prefill"])
-def test_a_row_does_not_depend_on_threads_or_on_other_rows(case: str) -> None:
+UNSPLIT = ("causal-block", "three-requests", "two-chunks", "prefill", "ring-in-pairs", "window-over-chunks",
+           "prefill-in-pairs")  # fmt: skip
+"""Whose rows, one after another, find in the store what they found together: all causal, and no ring too small."""
+
+
+@pytest.mark.parametrize("tiny", [False, True])
+@pytest.mark.parametrize("case", UNSPLIT)
+def test_a_row_does_not_depend_on_threads_or_on_other_rows(case: str, tiny: bool, numerics: Numerics) -> None:
+    """Nor where values are so small that sums fall below the normal numbers, which products of pairs count as 0."""
     spans, heads, slots, window, causal = CASES[case]
-    numerics = SENSES["zlab-f32"]  # whose last bits show any other order of a sum
-    q, k, v, store, _, together = one_call(numerics, spans, heads, slots, window, causal)
+    q, k, v, store, _, _ = one_call(numerics, spans, heads, slots, window, causal)
+    size = torch.finfo(numerics.value).tiny if tiny else 1.0
+    store.values.mul_(size)
+    v = (v * size).to(numerics.value).to(v.dtype)
+    lanes, starts, counts = zip(*spans, strict=True)
+    packed = Spans(lanes, starts, counts, CPU)
+    together = attend(q, k, v, store, 1, packed, window, causal, False, numerics)
     torch.set_num_threads(1)
-    again = one_call(numerics, spans, heads, slots, window, causal)[-1]
-    assert torch.equal(together, again)
+    assert torch.equal(together, attend(q, k, v, store, 1, packed, window, causal, False, numerics))
     first = 0
     for lane, start, count in spans:
         for row in range(count):  # one after another, each storing itself for those after it
@@ -160,9 +181,7 @@ def test_hidden_rows_have_no_weight_however_large_they_are() -> None:
     assert not torch.equal(clean[0], again[0])
 
 
-@pytest.mark.parametrize("sense", SENSES)
-def test_only_kept_rows_change_the_store(sense: str) -> None:
-    numerics = SENSES[sense]
+def test_only_kept_rows_change_the_store(numerics: Numerics) -> None:
     for keep in (False, True):
         spans = [(2, 5, 3), (0, 9, 2)]
         _, _, _, store, held, _ = one_call(numerics, spans, (4, 2, 18), 32, 0, True, keep)
