@@ -79,7 +79,7 @@ static void turn_keys(const void *const *rows, int type, int64_t dim, float *to)
 #include "pairs.h"
 #include "tiled.h"
 
-/* Asks for a key and a value of the tile after this one: `ahead` bytes on, `bytes` of each. An address is only a hint. */
+/* Asks for a key and a value of the tile after this one: `ahead` bytes on, `bytes` of each. It is only a hint. */
 INLINE void fetch_ahead(const void *key, const void *value, int64_t ahead, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) {
         __builtin_prefetch((const char *)key + ahead + i);
@@ -194,13 +194,14 @@ static void four_lines(const struct attention_job *j, const struct item *item, i
     if (!any) return;
     uint16_t halved[4 * TILE] = {0};
     int type = j->pairs ? BF16 : F32;
-    if (j->pairs) score_pairs((const uint32_t *)q + line * j->a.dim / 2, (const uint32_t *)columns, j->a.dim / 2, scores);
+    int64_t pairs = j->a.dim / 2;
+    if (j->pairs) score_pairs((const uint32_t *)q + line * pairs, (const uint32_t *)columns, pairs, scores);
     else score(q + line * j->a.dim, columns, j->a.dim, scores);
     float *totals = total_of(state) + line * j->padded;
     for (int i = 0; i < 4; i++)
         if (lows[i] < highs[i])
-            weigh(scores + i * TILE, j->pairs ? (void *)(halved + i * TILE) : scores + i * TILE, type, lows[i], highs[i],
-                  scale, peak_of(state) + line + i, sum_of(state) + line + i, totals + i * j->padded, j->padded);
+            weigh(scores + i * TILE, j->pairs ? (void *)(halved + i * TILE) : scores + i * TILE, type, lows[i],
+                  highs[i], scale, peak_of(state) + line + i, sum_of(state) + line + i, totals + i * j->padded, j->padded);
     if (j->pairs) mix_pairs((const uint32_t *)halved, (const uint32_t *)values, j->a.dim, totals);
     else if (whole == 4) mix_all(4, scores, values, 0, TILE, totals, j->padded);
     else

@@ -21,11 +21,11 @@ INLINE void lace(const void *even, const void *odd, uint32_t *low, uint32_t *hig
     shorts a, b, pairs;
     memcpy(&a, even, sizeof a);
     memcpy(&b, odd, sizeof b);
-    pairs = __builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16, 48, 17, 49, 18, 50,
-                                    19, 51, 24, 56, 25, 57, 26, 58, 27, 59);
+    pairs = __builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16, 48, 17, 49, 18,
+                                    50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59);
     memcpy(low, &pairs, sizeof pairs);
-    pairs = __builtin_shufflevector(a, b, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47, 20, 52, 21, 53, 22,
-                                    54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63);
+    pairs = __builtin_shufflevector(a, b, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47, 20, 52, 21, 53,
+                                    22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63);
     memcpy(high, &pairs, sizeof pairs);
 }
 

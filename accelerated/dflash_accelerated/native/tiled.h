@@ -2,8 +2,8 @@
  *
  * Scores are keys times queries: keys go into a tile as they lie in the store, queries as pairs of channels, 16 lines
  * beside one another. So lines lie in lanes, and nothing is folded. Sums are weights times values: weights are turned
- * back, line by line, and values stand in pairs of keys, the first 16 keys of 32 beside the others. A line that does not
- * see a key gives it weight 0, which leaves its sums bit by bit as they were: tiles make subnormal sums 0 each time. */
+ * back, line by line, and values stand in pairs of keys, the first 16 keys of 32 beside the others. A line that does
+ * not see a key gives it weight 0, which leaves its sums bit by bit as they were: tiles make subnormals 0 anyway. */
 
 #define SWEEP 64   /* keys between two looks at the peaks; CHUNK is a multiple of it, and it is one of 32 */
 #define ABREAST 16 /* lines of a tile */
@@ -63,9 +63,10 @@ static void find_runs(const struct attention_job *j, const struct item *item, in
     for (int64_t i = most(0, low - p); i < least(16, high - p); i++) {
         int own = p + i >= span[1];
         int64_t there = base + (p + i) % a->slots * a->dim, here = item->head * a->dim;
-        memcpy(copy + i * bytes, own ? at(a->k, (row + i) * a->k_stride + here, BF16) : at(a->keys, there, BF16), bytes);
-        memcpy(copy + (16 + i) * bytes, own ? at(a->v, (row + i) * a->v_stride + here, BF16) : at(a->values, there, BF16),
-               bytes);
+        const char *key = own ? at(a->k, (row + i) * a->k_stride + here, BF16) : at(a->keys, there, BF16);
+        const char *value = own ? at(a->v, (row + i) * a->v_stride + here, BF16) : at(a->values, there, BF16);
+        memcpy(copy + i * bytes, key, bytes);
+        memcpy(copy + (16 + i) * bytes, value, bytes);
     }
 }
 
@@ -77,7 +78,7 @@ static void interleave(struct run even, struct run odd, int64_t channels, uint32
                  to + channel * 16 + r * 16, to + channel * 16 + 256 + r * 16);
 }
 
-/* Queries of up to 16 lines into tiles [channels / 32, 16, 16] of pairs of channels; rows are NULL where there are none. */
+/* Queries of up to 16 lines into tiles [channels / 32, 16, 16] of pairs of channels; a row not there is NULL. */
 static void turn_queries(const void *const *rows, int64_t channels, uint32_t *to) {
     for (int64_t pair = 0; pair < channels / 2; pair += 16) {
         words x[16];
