@@ -41,9 +41,13 @@ static void run_item(const struct attention_job *j, int64_t index, int64_t threa
 static void run_plain(void *job, int64_t index, int64_t thread) { run_item(job, index, thread); }
 
 static void run_tiled(void *job, int64_t index, int64_t thread) {
+#if TILES_BUILT
     open_tiles();
     run_item(job, index, thread);
     close_tiles();
+#else
+    run_plain(job, index, thread);
+#endif
 }
 
 /* Writes the items where there is room for them; returns how many there are. */

@@ -201,7 +201,8 @@ static void four_lines(const struct attention_job *j, const struct item *item, i
     for (int i = 0; i < 4; i++)
         if (lows[i] < highs[i])
             weigh(scores + i * TILE, j->pairs ? (void *)(halved + i * TILE) : scores + i * TILE, type, lows[i],
-                  highs[i], scale, peak_of(state) + line + i, sum_of(state) + line + i, totals + i * j->padded, j->padded);
+                  highs[i], scale, peak_of(state) + line + i, sum_of(state) + line + i, totals + i * j->padded,
+                  j->padded);
     if (j->pairs) mix_pairs((const uint32_t *)halved, (const uint32_t *)values, j->a.dim, totals);
     else if (whole == 4) mix_all(4, scores, values, 0, TILE, totals, j->padded);
     else
