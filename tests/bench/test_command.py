@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from dflash_accelerated import Engine
+from dflash_accelerated.native import available
 from dflash_vectors.bench import ours, pairs
 from dflash_vectors.bench.harness import Clock, Plan
 from dflash_vectors.bench.peer import Peer
@@ -155,6 +156,8 @@ def test_bare_products_are_those_of_all_rows_of_a_round(engine: Engine) -> None:
     bare, seen = Bare.of(engine), []
 
     class Watched:
+        native = None
+
         def __init__(self, product: Any, kind: str) -> None:
             self.inputs, self._product, self._kind = product.inputs, product, kind
 
@@ -172,3 +175,12 @@ def test_bare_products_are_those_of_all_rows_of_a_round(engine: Engine) -> None:
     seen.clear()
     watched.step(3, torch.device("cpu"))()
     assert set(seen) == {("verify", 3), ("head", 3)}
+
+
+@pytest.mark.skipif(not available(), reason="no C compiler")
+def test_bare_products_in_c_are_the_same_ones(pair: pairs.Pair) -> None:
+    bare = Bare.of(ours.load(pair, kernels="native", device=torch.device("cpu"), chunk=None, longest=64))
+    once: Any = bare.round(2, 3, torch.device("cpu"))
+    once()
+    heads = sum(kind == "head" for _, kind in bare.target)
+    assert len(once) == len(bare.draft) + len(bare.target) + heads

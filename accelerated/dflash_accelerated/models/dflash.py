@@ -140,6 +140,10 @@ class DFlashDraft:
         made = [(product, "block") for layer in self._decoder.layers for product in layer.products]
         return [*made, *((product, "context") for product in self._materializer.weights.products)]
 
+    def working_bytes(self, rows: int, chunk: int) -> int:
+        """Bytes that blocks of `rows` rows, and contexts of as many or of `chunk` rows, hold between their ops."""
+        return self._decoder.working_bytes(rows) + self._materializer.working_bytes(max(rows, chunk))
+
     def append(self, rows: Sequence[ContextRows]) -> None:
         counts = [len(each.features) for each in rows]
         states = [cast(DraftState, each.state) for each in rows]  # a state returns to the adapter that opened it

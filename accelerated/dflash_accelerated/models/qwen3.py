@@ -126,6 +126,10 @@ class Qwen3Target:
         made = [(product, "verify") for layer in self._decoder.layers for product in layer.products]
         return [*made, (self.vocabulary.head, "head")]
 
+    def working_bytes(self, rows: int, chunk: int) -> int:
+        """Bytes that forwards of `rows` rows, or of `chunk` rows of a prompt, hold between their ops."""
+        return self._decoder.working_bytes(max(rows, chunk))
+
     def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
         caches = [cast(KvCache, segment.state) for segment in segments]  # a state returns to the adapter that opened it
         counts = [len(segment.ids) for segment in segments]

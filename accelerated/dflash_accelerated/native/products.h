@@ -100,9 +100,6 @@ INLINE const char *block_of(const struct product_job *j, int64_t block, int64_t 
     return (const char *)j->p.weight + (block * j->padded + input) * LANES * width(j->p.type);
 }
 
-#ifndef FINISH
-#define FINISH 1
-#endif
 #if TILES_BUILT
 #define TILE_BYTES 1024
 #define LINES_BYTES (128 << 10) /* of rows that have to be copied into tiles */

@@ -1,11 +1,12 @@
 """The matrix products of a step or a round, and nothing else: the time below which an engine of this kind cannot come.
 
-They are the engine's own objects, with its packed weights, on rows of numbers.
+They are the engine's own objects, with its packed weights, on rows of numbers. Where kernels in C multiply, all of them
+are one call, with nothing between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,11 @@ class Bare:
         return _calls([(product, batch) for product, _ in self.target], device)
 
 
-def _calls(work: Iterable[tuple[Any, int]], device: torch.device) -> Call:
+def _calls(work: Sequence[tuple[Any, int]], device: torch.device) -> Call:
+    if all(product.native for product, _ in work):
+        from dflash_accelerated.ops.linear.native import BareProducts
+
+        return BareProducts([(product.native, rows) for product, rows in work])
     ready: list[tuple[Callable[[Tensor], Tensor], Tensor]] = []
     held: dict[tuple[int, int], Tensor] = {}
     for product, rows in work:

@@ -32,7 +32,8 @@ class NativeDecoder(Decoder):
         self._call = _call(self.layers, self._table.address, keep, eps, numerics)
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
-    def workspace_bytes(self, rows: int) -> int:
+    def working_bytes(self, rows: int) -> int:
+        """Those of a workspace that is kept from call to call."""
         return self._bytes_of(self._for(rows))
 
     def __call__(

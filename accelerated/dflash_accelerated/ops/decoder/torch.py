@@ -40,9 +40,9 @@ class Decoder:
         self.layers, self.seats = tuple(layers), tuple(seats)
         self._keep, self._eps, self._numerics = keep, eps, numerics
 
-    def workspace_bytes(self, rows: int) -> int:
-        """Bytes of buffers that a forward of so many rows keeps for the next one."""
-        return 0
+    def working_bytes(self, rows: int) -> int:
+        """Bytes that a forward of so many rows holds between its ops: at most what the products of a layer give."""
+        return rows * sum(product.outputs * product.dtype.itemsize for product in self.layers[0].products)
 
     def __call__(
         self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int] = ()

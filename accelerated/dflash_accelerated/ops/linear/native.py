@@ -79,13 +79,22 @@ class BareProducts:
         self._count = len(held)
         self._list = (Packed * len(held))(*(weight for weight, _ in held))
         self._rows = (ctypes.c_int64 * len(held))(*(rows for _, rows in held))
-        self.x, self.out = (
-            torch.zeros(max((rows * size for size, rows in sizes), default=0))
-            for sizes in ([(weight.inputs, rows) for weight, rows in held],
-                          [(weight.outputs, rows) for weight, rows in held])
-        )  # fmt: skip
+        widest = [max((rows * size(weight) for weight, rows in held), default=0) for size in (_inputs, _outputs)]
+        self.x, self.out = torch.randn(2 * widest[0]).bfloat16().view(torch.float32), torch.empty(widest[1])
+        """Rows of numbers in either dtype: the bits of two of BF16 are one of FP32. What is multiplied changes how fast tiles are."""
+
+    def __len__(self) -> int:
+        return self._count
 
     def __call__(self) -> None:
         kernels().products(
             self._list, self._rows, self._count, self.x.data_ptr(), self.out.data_ptr(), torch.get_num_threads()
         )
+
+
+def _inputs(weight: Packed) -> int:
+    return int(weight.inputs)
+
+
+def _outputs(weight: Packed) -> int:
+    return int(weight.outputs)

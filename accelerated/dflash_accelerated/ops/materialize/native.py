@@ -33,7 +33,8 @@ class NativeMaterializer(Materializer):
         )  # fmt: skip
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
-    def workspace_bytes(self, rows: int) -> int:
+    def working_bytes(self, rows: int) -> int:
+        """Those of a workspace that is kept from call to call."""
         return self._bytes_of(self._for(rows))
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:

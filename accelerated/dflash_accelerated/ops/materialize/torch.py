@@ -50,9 +50,9 @@ class Materializer:
         self.weights, self.seats = weights, tuple(seats)
         self._staged, self._eps, self._numerics = staged, eps, numerics
 
-    def workspace_bytes(self, rows: int) -> int:
-        """Bytes of buffers that a call with so many rows keeps for the next one."""
-        return 0
+    def working_bytes(self, rows: int) -> int:
+        """Bytes that a call with so many rows holds between its ops."""
+        return rows * sum(product.outputs * product.dtype.itemsize for product in self.weights.products)
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
         """Context rows c ACT [T, H] of features ACT [T, n·H], whose keys and values are put into `stores`."""
