@@ -14,11 +14,11 @@ from dflash_accelerated.graphs import Graphs, Profiles, Room, Tensors
 from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, head, materialize, rope
+from dflash_accelerated.ops import attention, materialize, rope
 from dflash_accelerated.ops.acceptance import SparseLaw
 from dflash_accelerated.ops.decoder import decoder
 from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.ops.rows import joined
+from dflash_accelerated.ops.rows import joined, parted
 from dflash_accelerated.ops.sampling import propose
 from dflash_accelerated.protocols import Block, ContextRows, Proposal, SequenceState, Vocabulary
 from dflash_accelerated.rounds import Columns, block_columns
@@ -62,8 +62,7 @@ class DFlashDraft:
         self._numerics = numerics
         layers = [LayerWeights.take(held, f"layers.{layer}.", self.convolved) for layer in range(config.layers)]
         seats = [attention.Seat(*each) for each in zip(*self._places(), config.windows, config.causal, strict=True)]
-        self._decoder = decoder(layers, seats, False, config.eps, numerics)
-        self._norm = held["norm.weight"]
+        self._decoder = decoder(layers, held["norm.weight"], seats, False, config.eps, numerics)
         places = [f"layers.{layer}.self_attn." for layer in range(config.layers)]
         context = materialize.ContextWeights(
             held.product(["fc.weight"]), held["hidden_norm.weight"],
@@ -188,10 +187,10 @@ class DFlashDraft:
     ) -> Tensors:
         """The device part of a proposal. `blocks` are those whose observers see its stages."""
         seen = range(self.config.layers) if any(block.record for block in blocks) else ()
-        x, outputs = self._decoder(vocabulary.embed(ids), self._stores, self._turns, spans, seen)
+        x = vocabulary.embed(ids)
+        hidden, outputs = self._decoder(x, self._stores, self._turns, spans, seen, "proposing")
         for layer in seen:
             record(blocks, f"layer.{layer}", outputs.chunk(len(seen), dim=1)[layer], spans.counts)
-        hidden = head.final_rows(x, spans, self._norm, self.config.eps, self._numerics)
         counts = [count - 1 for count in spans.counts]
         record(blocks, "hidden", hidden, counts)
         return self._found(hidden, counts, vocabulary, blocks, *controls)
@@ -224,7 +223,7 @@ class DFlashDraft:
         (hidden,) = found
         logits = vocabulary.logits(hidden)
         record(blocks, "logits", logits, counts)
-        made = [Proposal(own) for own in torch.split(vocabulary.choose(logits), counts)]
+        made = [Proposal(own) for own in parted(vocabulary.choose(logits), counts)]
         if self._numerics.profile.axes["proposal"] == "sampled":
             for at, proposal in self._draw(blocks, torch.split(logits, counts), vocabulary.public):
                 made[at] = proposal

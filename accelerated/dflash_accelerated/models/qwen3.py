@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from dflash_spec.config import TargetConfig
@@ -14,10 +14,10 @@ from dflash_accelerated.graphs import Graphs, Profiles, Room
 from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvCache, KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, head, rms_norm, rope
+from dflash_accelerated.ops import attention, head, rope
 from dflash_accelerated.ops.decoder import decoder
 from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.ops.rows import joined
+from dflash_accelerated.ops.rows import joined, parted
 from dflash_accelerated.protocols import LogitRows, Segment, TargetStep
 
 
@@ -88,12 +88,15 @@ class Qwen3Target:
         self.vocabulary = Qwen3Vocabulary(table, head_weight, public, numerics, index)
         layers = [LayerWeights.take(held, f"model.layers.{layer}.") for layer in range(config.layers)]
         seats = [attention.Seat(0, layer, window, True) for layer, window in enumerate(config.windows)]
-        self._decoder = decoder(layers, seats, True, config.eps, numerics)
-        self._norm = held["model.norm.weight"]
+        self._decoder = decoder(layers, held["model.norm.weight"], seats, True, config.eps, numerics)
         self._numerics = numerics
         self._turns = rope.Turns(config.theta, config.head_dim, numerics, device)
         self._pool = KvPool(config.layers, config.kv_heads, config.head_dim, numerics, device)
         self._graphs: Graphs | None = None
+
+    @property
+    def _stores(self) -> list[attention.Store]:
+        return [self._pool.store]
 
     def open(self, capacity: int) -> KvCache:
         return self._pool.open(capacity)
@@ -147,35 +150,18 @@ class Qwen3Target:
             features, *made = self._rows(spans, joined(ids), taps, logits)
         for cache, count in zip(caches, counts, strict=True):
             cache.advance(count)
-        own = torch.split(features, counts)
+        own = parted(features, counts)
         if not made:
             return [TargetStep(None, feature) for feature in own]
-        scores = torch.split(made[0], counts if logits == "all" else 1)
+        scores = parted(made[0], counts if logits == "all" else [1] * len(counts))
         return [TargetStep(rows, feature) for rows, feature in zip(scores, own, strict=True)]
 
     def _rows(
         self, spans: attention.Spans, ids: Tensor, taps: Sequence[int], logits: LogitRows
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """The device part of a forward of ids [R]: features [R, n·H], and the logits that are wanted."""
-        x, features = self._decoder(self.vocabulary.embed(ids), [self._pool.store], self._turns, spans, taps)
+        x = self.vocabulary.embed(ids)
+        hidden, features = self._decoder(x, self._stores, self._turns, spans, taps, logits)
         if logits == "none":
             return (features,)
-        if logits == "last":
-            x = x[[first + count - 1 for first, count in zip(spans.firsts, spans.counts, strict=True)]]
-        return features, final_logits(x, self._norm, self.vocabulary.head, self.config.eps, self._numerics).logits
-
-
-class FinalLogits(NamedTuple):
-    """The final norm's rows ACT [R, H] and their logits LOGIT [R, V]."""
-
-    hidden: Tensor
-    logits: Tensor
-
-
-def final_logits(x: Tensor, norm: Tensor, head_weight: Product, eps: float, numerics: Numerics) -> FinalLogits:
-    """The target's logits from its last residual rows x ACT [R, H].
-
-    Clause: TGT-004. Source: transformers 5.24.0 Qwen3ForCausalLM.
-    """
-    hidden = rms_norm.rms_norm(x, norm, eps, numerics)
-    return FinalLogits(hidden, head.logits(hidden, head_weight, numerics))
+        return features, head.logits(hidden, self.vocabulary.head, self._numerics)

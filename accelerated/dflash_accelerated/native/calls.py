@@ -74,11 +74,11 @@ class Forward(ctypes.Structure):
     """`struct forward` of decoder.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("layers", "x", "cosine", "sine", "spans", "taps")),
+        *((name, ctypes.c_void_p) for name in ("layers", "norm", "x", "cosine", "sine", "spans", "taps")),
         *((name, ctypes.c_void_p) for name in ("out", "features", "workspace")),
-        *((name, ctypes.c_int64) for name in ("count", "rows", "requests", "wanted", "hidden", "query_heads")),
+        *((name, ctypes.c_int64) for name in ("count", "rows", "requests", "tapped", "hidden", "query_heads")),
         *((name, ctypes.c_int64) for name in ("kv_heads", "dim", "conv_taps", "groups", "threads")),
-        *((name, ctypes.c_int) for name in ("keep", "staged", "act", "compute")),
+        *((name, ctypes.c_int) for name in ("keep", "staged", "act", "compute", "wanted")),
         ("eps", ctypes.c_float),
     ]
 

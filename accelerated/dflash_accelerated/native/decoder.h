@@ -12,18 +12,21 @@ struct layer {
 
 struct forward {
     const struct layer *layers;
-    const void *x, *cosine, *sine; /* x [rows, hidden]; tables [positions, dim / 2] */
-    const int32_t *spans;          /* as attention.h has them */
-    const int64_t *taps;           /* layers whose outputs are the features [rows, wanted, hidden], in their order */
+    const void *norm, *x, *cosine, *sine; /* x [rows, hidden]; tables [positions, dim / 2] */
+    const int32_t *spans;                 /* as attention.h has them */
+    const int64_t *taps; /* layers whose outputs are the features [rows, tapped, hidden], in their order */
     void *out, *features, *workspace;
-    int64_t count, rows, requests, wanted, hidden, query_heads, kv_heads, dim, conv_taps, groups, threads;
-    int keep, staged, act, compute;
+    int64_t count, rows, requests, tapped, hidden, query_heads, kv_heads, dim, conv_taps, groups, threads;
+    int keep, staged, act, compute, wanted;
     float eps;
 };
 
+/* Which rows `out` has, after the final norm: PROPOSING are all of each request's but its first. */
+enum { NONE, ALL, LAST, PROPOSING };
+
 /* What the stages of a layer hand on, row by row. */
 struct stages {
-    void *cosine, *sine, *normed, *raw, *placed, *value, *attended, *middle, *gates, *gated, *increments, *late, *branch;
+    void *cosine, *sine, *normed, *raw, *placed, *value, *attended, *middle, *gates, *gated, *increments, *late, *branch, *x;
     int64_t *places;
 };
 
@@ -58,6 +61,7 @@ static int64_t lay_out(const struct forward *f, char *workspace, struct stages *
     s->increments = carve(workspace, &taken, increments * compute);
     s->late = carve(workspace, &taken, increments / 2 * compute);
     s->branch = carve(workspace, &taken, f->hidden * compute);
+    s->x = carve(workspace, &taken, f->hidden * act);
     return taken;
 }
 
@@ -153,8 +157,23 @@ static int convolved_layer(const struct forward *f, const struct layer *l, const
     return 0;
 }
 
-/* Rows x after all layers, into `out`, and the features on the way. A layer reads the rows that it writes: `out` holds
- * its input until its last stage. Returns 0, or 1 where attention has no memory for its work. */
+/* The final norm of the rows that are wanted. */
+static void norm_wanted(const struct forward *f, const void *x) {
+    int64_t made = 0;
+    for (int64_t request = 0; request < (f->wanted == ALL ? 1 : f->requests); request++) {
+        const int32_t *span = f->spans + 4 * request;
+        int64_t first = span[3], rows = span[2];
+        if (f->wanted == ALL) first = 0, rows = f->rows;
+        if (f->wanted == LAST) first += rows - 1, rows = 1;
+        if (f->wanted == PROPOSING) first++, rows--;
+        rms_norm(at(x, first * f->hidden, f->act), f->norm, (void *)at(f->out, made * f->hidden, f->act), rows, f->hidden,
+                 1, f->act, f->compute, f->act, f->eps, f->threads);
+        made += rows;
+    }
+}
+
+/* Rows x through all layers, the features on the way, and at the end the wanted rows' norms into `out`. Returns 0, or 1
+ * where attention has no memory for its work. */
 int forward(const struct forward *f) {
     struct stages s;
     lay_out(f, f->workspace, &s);
@@ -163,12 +182,13 @@ int forward(const struct forward *f) {
     find_turns(f->spans, f->requests, f->sine, f->dim / 2 * width(f->compute), s.sine);
     int64_t bytes = f->hidden * width(f->act);
     const void *x = f->x;
-    for (int64_t layer = 0; layer < f->count; layer++, x = f->out) {
+    for (int64_t layer = 0; layer < f->count; layer++, x = s.x) {
         const struct layer *l = f->layers + layer;
-        if ((l->outer_base ? convolved_layer : plain_layer)(f, l, &s, x, f->out)) return 1;
-        for (int64_t tap = 0; tap < f->wanted; tap++)
+        if ((l->outer_base ? convolved_layer : plain_layer)(f, l, &s, x, s.x)) return 1;
+        for (int64_t tap = 0; tap < f->tapped; tap++)
             for (int64_t row = 0; row < f->rows && f->taps[tap] == layer; row++)
-                memcpy((char *)f->features + (row * f->wanted + tap) * bytes, (const char *)f->out + row * bytes, bytes);
+                memcpy((char *)f->features + (row * f->tapped + tap) * bytes, (const char *)s.x + row * bytes, bytes);
     }
+    if (f->wanted != NONE) norm_wanted(f, x);
     return 0;
 }

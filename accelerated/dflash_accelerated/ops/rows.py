@@ -22,3 +22,8 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
     if place > held + first.untyped_storage().nbytes():
         return torch.cat(list(parts))
     return first.as_strided((sum(part.shape[0] for part in parts), *first.shape[1:]), first.stride())
+
+
+def parted(rows: Tensor, counts: Sequence[int]) -> Sequence[Tensor]:
+    """The rows [R, ...] of each request, `counts` of each."""
+    return (rows,) if len(counts) == 1 else rows.split_with_sizes(list(counts))

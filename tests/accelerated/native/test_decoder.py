@@ -12,7 +12,7 @@ from dflash_accelerated.native import available
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
 from dflash_accelerated.ops.attention import Seat, Spans, Store
-from dflash_accelerated.ops.decoder import Decoder, decoder
+from dflash_accelerated.ops.decoder import Decoder, Wanted, decoder
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.materialize import ContextWeights, Materializer, materializer
 from dflash_spec.registry import load_profile
@@ -46,7 +46,7 @@ def weights(convolved: bool) -> Mapping[str, Tensor]:
     }  # fmt: skip
     if convolved:
         shapes |= {f"{name}.kernel_projection": (2 * TAPS * GROUPS, HIDDEN) for name in ("attention_conv", "mlp_conv")}
-    made = {}
+    made = {"norm.weight": 1 + drawn(7, HIDDEN) / 4}
     for layer in range(len(SEATS)):
         for place, (name, shape) in enumerate(shapes.items()):
             made[f"layers.{layer}.{name}.weight"] = drawn(100 * layer + place, *shape) / 4 + ("norm" in name)
@@ -71,7 +71,7 @@ def stores(numerics: Numerics) -> list[Store]:
 def held(convolved: bool, keep: bool, numerics: Numerics) -> Decoder:
     tensors = Rounded(weights(convolved), numerics, CPU)
     layers = [LayerWeights.take(tensors, f"layers.{layer}.", convolved) for layer in range(len(SEATS))]
-    return decoder(layers, SEATS, keep, 1e-5, numerics)
+    return decoder(layers, tensors["norm.weight"], SEATS, keep, 1e-5, numerics)
 
 
 def check_same(whole: list[Store], parted: list[Store]) -> None:
@@ -82,21 +82,23 @@ def check_same(whole: list[Store], parted: list[Store]) -> None:
             assert torch.equal(*bits)
 
 
-@pytest.mark.parametrize("taps", [(), (1,), (2, 0, 1)])
+@pytest.mark.parametrize(("taps", "wanted"), [((), "proposing"), ((1,), "last"), ((2, 0, 1), "all"), ((0,), "none")])
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("convolved", [True, False])
 @pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
 def test_one_call_gives_the_bits_of_the_ops_one_by_one(
-    numerics: Numerics, convolved: bool, keep: bool, taps: tuple[int, ...]
+    numerics: Numerics, convolved: bool, keep: bool, taps: tuple[int, ...], wanted: Wanted
 ) -> None:
     made = held(convolved, keep, numerics)
     turns, spans = rope.Turns(10000.0, DIM, numerics, CPU), Spans(LANES, STARTS, COUNTS, CPU)
     turns.reserve(64)
     x = numerics.activation(drawn(3, sum(COUNTS), HIDDEN))
     whole, parted = stores(numerics), stores(numerics)
-    together, apart = made(x, whole, turns, spans, taps), Decoder.__call__(made, x, parted, turns, spans, taps)
-    assert bool(torch.isfinite(together.x).all())
-    assert torch.equal(together.x, apart.x)
+    together = made(x, whole, turns, spans, taps, wanted)
+    apart = Decoder.__call__(made, x, parted, turns, spans, taps, wanted)
+    assert len(together.hidden) == {"proposing": 6, "last": 3, "all": 9, "none": 0}[wanted]
+    assert bool(torch.isfinite(together.hidden).all())
+    assert torch.equal(together.hidden, apart.hidden)
     assert torch.equal(together.features, apart.features)
     assert together.features.shape == (len(x), len(taps) * HIDDEN)
     check_same(whole, parted)
@@ -126,8 +128,8 @@ def test_stores_that_moved_are_read_where_they_are() -> None:
     made, turns = held(False, True, numerics), rope.Turns(10000.0, DIM, numerics, CPU)
     turns.reserve(64)
     spans, x = Spans(LANES, STARTS, COUNTS, CPU), numerics.activation(drawn(3, sum(COUNTS), HIDDEN))
-    first = made(x, stores(numerics), turns, spans)
-    assert torch.equal(made(x, stores(numerics), turns, spans).x, first.x)
+    first = made(x, stores(numerics), turns, spans, (), "all")
+    assert torch.equal(made(x, stores(numerics), turns, spans, (), "all").hidden, first.hidden)
 
 
 @pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
@@ -136,7 +138,7 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(numerics: Numerics) -> 
     made, turns = held(False, True, numerics), rope.Turns(10000.0, DIM, numerics, CPU)
     turns.reserve(64)
     x = numerics.activation(drawn(3, sum(COUNTS), HIDDEN))
-    together = made(x, stores(numerics), turns, Spans(LANES, STARTS, COUNTS, CPU), (0, 1)).features[:5]
+    together = made(x, stores(numerics), turns, Spans(LANES, STARTS, COUNTS, CPU), (0, 1), "none").features[:5]
     kept = stores(numerics)
-    steps = [made(x[row : row + 1], kept, turns, Spans([2], [23 + row], [1], CPU), (0, 1)) for row in range(5)]
+    steps = [made(x[row : row + 1], kept, turns, Spans([2], [23 + row], [1], CPU), (0, 1), "none") for row in range(5)]
     assert torch.equal(together, torch.cat([step.features for step in steps]))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import chain
 from operator import is_
 
 from dflash_accelerated.native import CODES, Layer
-from dflash_accelerated.ops.attention.spans import Seat, Store
+from dflash_accelerated.ops.attention.spans import Seat, Spans, Store
 
 
 class SeatTable:
@@ -28,3 +29,8 @@ class SeatTable:
             layer.keys, layer.values, layer.slots = keys.data_ptr(), values.data_ptr(), store.slots
             layer.lane_stride, layer.head_stride, layer.held = keys.stride(0), keys.stride(1), CODES[values.dtype]
         self._stores = tuple(stores)
+
+
+def spans_table(spans: Spans) -> ctypes.Array[ctypes.c_int32]:
+    """The table I32 [B, 4] of `Spans.table`, which must outlive the kernel's call."""
+    return (ctypes.c_int32 * (4 * len(spans.counts)))(*chain.from_iterable(spans))

@@ -14,57 +14,68 @@ from dflash_accelerated.native import CODES, Forward, Layer, kernels
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
 from dflash_accelerated.ops.attention import Seat, Spans, Store
-from dflash_accelerated.ops.attention.seats import SeatTable
-from dflash_accelerated.ops.decoder.torch import Decoded, Decoder
+from dflash_accelerated.ops.attention.seats import SeatTable, spans_table
+from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, Wanted
 from dflash_accelerated.ops.qkv import prepared_staged
+
+WANTED = {"none": 0, "all": 1, "last": 2, "proposing": 3}
+"""The codes of decoder.h."""
 
 
 class NativeDecoder(Decoder):
     """As `Decoder`: the same kernels as the ops one by one, and the same bits."""
 
     def __init__(
-        self, layers: Sequence[LayerWeights], seats: Sequence[Seat], keep: bool, eps: float, numerics: Numerics
-    ) -> None:
-        super().__init__(layers, seats, keep, eps, numerics)
+        self, layers: Sequence[LayerWeights], norm: Tensor, seats: Sequence[Seat], keep: bool, eps: float,
+        numerics: Numerics,
+    ) -> None:  # fmt: skip
+        super().__init__(layers, norm, seats, keep, eps, numerics)
         self._table = SeatTable(seats)
         for held, weights in zip(self._table.layers, self.layers, strict=True):
             _fill(held, weights)
-        self._call = _call(self.layers, self._table.address, keep, eps, numerics)
+        self._call = _call(self.layers, norm, self._table.address, keep, eps, numerics)
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
     def working_bytes(self, rows: int) -> int:
         """Those of a workspace that is kept from call to call."""
-        return self._bytes_of(self._for(rows))
+        call = Forward.from_buffer_copy(self._call)
+        call.rows = rows
+        found: int = kernels().forward_bytes(byref(call))
+        return found
 
     def __call__(
-        self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int] = ()
+        self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
     ) -> Decoded:
         """Raises MemoryError where attention finds none for its work."""
+        call, act = self._call, self._numerics.act
         rows, hidden = x.shape
-        x, wanted, act = x.contiguous(), (ctypes.c_int64 * len(taps))(*taps), self._numerics.act
-        made = Decoded(torch.empty((rows, hidden), dtype=act), torch.empty((rows, len(taps) * hidden), dtype=act))
+        if rows != call.rows:
+            self._make_room(rows)
+        x, table, tapped = x.contiguous(), spans_table(spans), (ctypes.c_int64 * len(taps))(*taps)
+        made = Decoded(
+            torch.empty((_count(rows, len(spans.counts), wanted), hidden), dtype=act),
+            torch.empty((rows, len(taps) * hidden), dtype=act),
+        )
         self._table.read_from(stores)
-        call = self._for(rows)
-        if self._bytes_of(call) > len(self._workspace):
-            self._workspace = torch.empty(self._bytes_of(call), dtype=torch.uint8)
         call.x, call.cosine, call.sine = x.data_ptr(), turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
-        call.spans, call.requests = spans.table.data_ptr(), len(spans.counts)
-        call.taps, call.wanted = ctypes.addressof(wanted), len(taps)
-        call.out, call.features = made.x.data_ptr(), made.features.data_ptr()
-        call.workspace = self._workspace.data_ptr()
+        call.spans, call.requests, call.threads = ctypes.addressof(table), len(spans.counts), torch.get_num_threads()
+        call.taps, call.tapped, call.wanted = ctypes.addressof(tapped), len(taps), WANTED[wanted]
+        call.out, call.features = made.hidden.data_ptr(), made.features.data_ptr()
         if kernels().forward(byref(call)):
             raise MemoryError("attention: no memory for the states of its rows")
         return made
 
-    def _for(self, rows: int) -> Forward:
-        """A call of so many rows, without the rows."""
-        call = Forward.from_buffer_copy(self._call)
-        call.rows, call.threads = rows, torch.get_num_threads()
-        return call
+    def _make_room(self, rows: int) -> None:
+        needed = self.working_bytes(rows)
+        if needed > len(self._workspace):
+            self._workspace = torch.empty(needed, dtype=torch.uint8)
+            self._call.workspace = self._workspace.data_ptr()
+        self._call.rows = rows
 
-    def _bytes_of(self, call: Forward) -> int:
-        found: int = kernels().forward_bytes(byref(call))
-        return found
+
+def _count(rows: int, requests: int, wanted: Wanted) -> int:
+    """How many rows are wanted."""
+    return {"none": 0, "all": rows, "last": requests, "proposing": rows - requests}[wanted]
 
 
 def _fill(held: Layer, weights: LayerWeights) -> None:
@@ -79,13 +90,15 @@ def _fill(held: Layer, weights: LayerWeights) -> None:
         held.inner, held.inner_base = inner.projection.native, inner.base.data_ptr()
 
 
-def _call(layers: Sequence[LayerWeights], table: int, keep: bool, eps: float, numerics: Numerics) -> Forward:
+def _call(
+    layers: Sequence[LayerWeights], norm: Tensor, table: int, keep: bool, eps: float, numerics: Numerics
+) -> Forward:
     """What every forward has in common."""
     first = layers[0]
     turning, dim = first.head_norm.shape
     queries = first.o_proj.inputs // dim
     call = Forward(
-        layers=table, count=len(layers), hidden=first.qkv.inputs, query_heads=queries,
+        layers=table, norm=norm.data_ptr(), count=len(layers), hidden=first.qkv.inputs, query_heads=queries,
         kv_heads=turning - queries, dim=dim, keep=keep, staged=True, act=CODES[numerics.act],
         compute=CODES[numerics.compute], eps=eps,
     )  # fmt: skip

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from dflash_accelerated.layers import Convolutions, LayerWeights
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import attention, conv, mlp, qkv, rope
+from dflash_accelerated.ops import attention, conv, head, mlp, qkv, rms_norm, rope
 from dflash_accelerated.ops.attention import Seat, Spans, Store
 
 Attend = Callable[[qkv.Prepared | qkv.Projections], Tensor]
 """From rows' heads to what they attend to, ACT [R, QH·D]."""
 
 
-class Decoded(NamedTuple):
-    """Rows ACT [R, H] after the last layer, and the features ACT [R, n·H] of n tapped ones."""
+Wanted = Literal["none", "all", "last", "proposing"]
+"""Which rows are normed after the last layer: each, each request's last, or all of a request's but its first."""
 
-    x: Tensor
+
+class Decoded(NamedTuple):
+    """The wanted rows ACT [N, H] after the last layer and the final norm, and the features ACT [R, n·H] of n layers."""
+
+    hidden: Tensor
     features: Tensor
 
 
@@ -34,10 +38,11 @@ class Decoder:
     """
 
     def __init__(
-        self, layers: Sequence[LayerWeights], seats: Sequence[Seat], keep: bool, eps: float, numerics: Numerics
-    ) -> None:
-        """`keep` says that rows stay in their store."""
-        self.layers, self.seats = tuple(layers), tuple(seats)
+        self, layers: Sequence[LayerWeights], norm: Tensor, seats: Sequence[Seat], keep: bool, eps: float,
+        numerics: Numerics,
+    ) -> None:  # fmt: skip
+        """`norm` [H] is the final one; `keep` says that rows stay in their store."""
+        self.layers, self.norm, self.seats = tuple(layers), norm, tuple(seats)
         self._keep, self._eps, self._numerics = keep, eps, numerics
 
     def working_bytes(self, rows: int) -> int:
@@ -45,9 +50,9 @@ class Decoder:
         return rows * sum(product.outputs * product.dtype.itemsize for product in self.layers[0].products)
 
     def __call__(
-        self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int] = ()
+        self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
     ) -> Decoded:
-        """Rows x ACT [R, H] of `spans` after all layers, which read `stores`; `turns` reach their positions."""
+        """Rows x ACT [R, H] of `spans` through all layers, which read `stores`; `turns` reach their positions."""
         turn = turns.at(spans.positions)
         outputs: dict[int, Tensor] = {}
         for layer, (weights, seat) in enumerate(zip(self.layers, self.seats, strict=True)):
@@ -56,7 +61,7 @@ class Decoder:
             x = run(x, weights, turn, attend, spans)
             if layer in taps:
                 outputs[layer] = x
-        return Decoded(x, concat_taps(outputs, taps, x))
+        return Decoded(self._final(x, spans, wanted), concat_taps(outputs, taps, x))
 
     def _plain(self, x: Tensor, weights: LayerWeights, turn: rope.Tables, attend: Attend, spans: Spans) -> Tensor:
         heads = qkv.project(x, weights, turn, self._eps, self._numerics)
@@ -72,6 +77,13 @@ class Decoder:
         branch = conv.prepare(y, weights.post_norm, inner, slot, eps, numerics)
         product = mlp.swiglu(branch.prepared, weights.gate_up, numerics)
         return conv.finish(product, weights.down_proj, inner.base, branch.finish_delta, y, slot, numerics)
+
+    def _final(self, x: Tensor, spans: Spans, wanted: Wanted) -> Tensor:
+        if wanted == "proposing":
+            return head.final_rows(x, spans, self.norm, self._eps, self._numerics)
+        if wanted == "last":
+            x = x[[first + count - 1 for first, count in zip(spans.firsts, spans.counts, strict=True)]]
+        return rms_norm.rms_norm(x if wanted != "none" else x[:0], self.norm, self._eps, self._numerics)
 
     def _attend(self, seat: Seat, store: Store, spans: Spans, heads: qkv.Prepared | qkv.Projections) -> Tensor:
         """What rows attend to, ACT [R, QH·D]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from ctypes import byref
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from dflash_accelerated.native import CODES, Intake, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Seat, Spans, Store
-from dflash_accelerated.ops.attention.seats import SeatTable
+from dflash_accelerated.ops.attention.seats import SeatTable, spans_table
 from dflash_accelerated.ops.materialize.torch import ContextWeights, Materializer
 from dflash_accelerated.ops.rope import Tables, Turns
 
@@ -35,30 +36,30 @@ class NativeMaterializer(Materializer):
 
     def working_bytes(self, rows: int) -> int:
         """Those of a workspace that is kept from call to call."""
-        return self._bytes_of(self._for(rows))
+        call = Intake.from_buffer_copy(self._call)
+        call.rows = rows
+        found: int = kernels().intake_bytes(byref(call))
+        return found
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
-        features = features.contiguous()
-        call = self._for(len(features))
-        c = torch.empty((len(features), call.fc.outputs), dtype=self._numerics.act)
-        if self._bytes_of(call) > len(self._workspace):
-            self._workspace = torch.empty(self._bytes_of(call), dtype=torch.uint8)
+        call, rows = self._call, len(features)
+        if rows != call.rows:
+            self._make_room(rows)
+        features, table = features.contiguous(), spans_table(spans)
+        c = torch.empty((rows, call.fc.outputs), dtype=self._numerics.act)
         self._table.read_from(stores)
-        call.features, call.c, call.workspace = features.data_ptr(), c.data_ptr(), self._workspace.data_ptr()
+        call.features, call.c = features.data_ptr(), c.data_ptr()
         call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
-        call.spans, call.requests = spans.table.data_ptr(), len(spans.counts)
+        call.spans, call.requests, call.threads = ctypes.addressof(table), len(spans.counts), torch.get_num_threads()
         kernels().intake(byref(call))
         return c
 
-    def _for(self, rows: int) -> Intake:
-        """A call of so many rows, without the rows."""
-        call = Intake.from_buffer_copy(self._call)
-        call.rows, call.threads = rows, torch.get_num_threads()
-        return call
-
-    def _bytes_of(self, call: Intake) -> int:
-        found: int = kernels().intake_bytes(byref(call))
-        return found
+    def _make_room(self, rows: int) -> None:
+        needed = self.working_bytes(rows)
+        if needed > len(self._workspace):
+            self._workspace = torch.empty(needed, dtype=torch.uint8)
+            self._call.workspace = self._workspace.data_ptr()
+        self._call.rows = rows
 
 
 def store(
