@@ -74,3 +74,13 @@ def test_the_readme_counts_what_is_there() -> None:
 def test_every_relative_link_leads_somewhere(document: Path) -> None:
     broken = [link for link in LINK.findall(document.read_text("utf-8")) if not (document.parent / link).exists()]
     assert broken == []
+
+
+def test_the_engines_page_names_files_that_are_there_and_every_header_in_c() -> None:
+    package = ROOT / "accelerated" / "dflash_accelerated"
+    text = (ROOT / "docs" / "engine.md").read_text("utf-8")
+    table = text.partition("## How it is built\n")[2].partition("\n### ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`([^`<]+)`", cell)}
+    assert [name for name in sorted(named) if not (package / name).exists()] == []
+    assert {f"native/{path.name}" for path in (package / "native").glob("*.[ch]")} <= named
