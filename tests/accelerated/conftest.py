@@ -77,7 +77,7 @@ def rowwise(x: Torch, weight: Torch) -> Torch:
 
 @pytest.fixture
 def products_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every product of the engine."""
+    """Every product that PyTorch makes of a weight as it is."""
     monkeypatch.setattr("dflash_accelerated.ops.linear.torch.linear", rowwise)
 
 

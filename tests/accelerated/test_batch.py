@@ -1,9 +1,9 @@
 """Requests decoded together: each gets what it gets alone, whoever its neighbours are and wherever it stands.
 
 What is guaranteed, and shown here: nothing but a matrix product joins rows of several requests. With products whose
-sums do not depend on the other rows, every stage of every round is bit for bit what it is alone. The libraries'
-products promise that no more than the hardware does; with them tokens are equal where the logits leave a margin, as on
-planted pairs, and rows differ by what the order of an FP32 sum can do.
+sums do not depend on the other rows, as the kernels in C have them, every stage of every round is bit for bit what it is
+alone. PyTorch's library promises no such thing; with it tokens are equal where the logits leave a margin, as on planted
+pairs, and rows differ by what the order of an FP32 sum can do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, Generation, Request, Round, RoundTrace
+from dflash_accelerated.native import available
 from dflash_spec.errors import RequestError
 from dflash_spec.tensors import Array
 from dflash_vectors.planted import Planted
@@ -26,6 +27,7 @@ Pairs = Callable[..., tuple[Path, Planted]]
 
 PROFILES: dict[str, dict[str, Any]] = {"zlab": {}, "ninfer": {"profile": "ninfer", "dtype": torch.bfloat16}}
 DRAFTS = 5
+needs_compiler = pytest.mark.skipif(not available(), reason="no C compiler")
 
 
 def varied(said: tuple[int, ...]) -> Array:
@@ -85,12 +87,15 @@ def same(one: list[RoundTrace], other: list[RoundTrace]) -> bool:
 
 
 @pytest.mark.usefixtures("products_row_by_row")
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("native", marks=needs_compiler)])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("second", [False, True], ids=["dflash", "dflash2"])
 def test_every_stage_of_a_request_is_bit_for_bit_what_it_is_alone(
-    random_pair: Path, random_pair2: Path, load: Load, second: bool, profile: str
+    random_pair: Path, random_pair2: Path, load: Load, second: bool, profile: str, kernels: str
 ) -> None:
-    engine = load(random_pair2 if second else random_pair, draft_tokens=DRAFTS, **PROFILES[profile])
+    """With PyTorch's kernels where products are made row by row; those in C multiply so themselves."""
+    pair = random_pair2 if second else random_pair
+    engine = load(pair, draft_tokens=DRAFTS, kernels=kernels, **PROFILES[profile])
     traces: list[list[RoundTrace]] = []
     single = [alone(engine, each) for each in asked(engine, traces)]
     assert {len(each.accepted) for each in single} != {1}
@@ -125,7 +130,7 @@ def test_with_the_librarys_products_tokens_and_counts_hold_where_logits_leave_a_
     planted_pair: Pairs, load: Load, backend: str, profile: str
 ) -> None:
     folder, plan = planted_pair("standard", backend)
-    engine = load(folder, draft_tokens=15, public_tokens=plan.public, **PROFILES[profile])
+    engine = load(folder, draft_tokens=15, public_tokens=plan.public, kernels="torch", **PROFILES[profile])
     requests = [
         engine.request(prompt, 23 + 9 * at, draft_tokens=(15, 4, 9, 1)[at]) for at, prompt in enumerate(plan.prompts)
     ]
