@@ -1,9 +1,9 @@
 """Requests decoded together: each gets what it gets alone, whoever its neighbours are and wherever it stands.
 
 What is guaranteed, and shown here: nothing but a matrix product joins rows of several requests. With products whose
-sums do not depend on the other rows, as the kernels in C have them, every stage of every round is bit for bit what it is
-alone. PyTorch's library promises no such thing; with it tokens are equal where the logits leave a margin, as on planted
-pairs, and rows differ by what the order of an FP32 sum can do.
+sums do not depend on the other rows, as the kernels in C have them, every stage of every round is bit for bit what it
+is alone. PyTorch's library promises no such thing; with it tokens are equal where the logits leave a margin, as on
+planted pairs, and rows differ by what the order of an FP32 sum can do.
 """
 
 from __future__ import annotations

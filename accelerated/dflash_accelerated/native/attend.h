@@ -30,10 +30,10 @@ static void run_item(const struct attention_job *j, int64_t index, int64_t threa
         chunk_of(j, item, low, high, q, &sights, columns, j->partials + item->found * j->state);
         return;
     }
-    clear(all, item->lines, j->padded);
     for (int64_t low = item->low; low < item->high; low = low / CHUNK * CHUNK + CHUNK) {
-        chunk_of(j, item, low, least(item->high, low / CHUNK * CHUNK + CHUNK), q, &sights, columns, state);
-        join(j, item->lines, all, state);
+        float *to = low == item->low ? all : state;
+        chunk_of(j, item, low, least(item->high, low / CHUNK * CHUNK + CHUNK), q, &sights, columns, to);
+        if (to == state) join(j, item->lines, all, state);
     }
     finish_lines(j, item, all);
 }
@@ -74,12 +74,11 @@ static void join_chunks(void *held, int64_t head, int64_t thread) {
     const struct attention_job *j = held;
     const struct item *item = j->items + head;
     (void)thread;
-    float *all = j->partials + item->found * j->state, *first = j->workspace + thread * j->room;
+    float *all = j->partials + item->found * j->state;
     if (item->chunk != item->low / CHUNK) return; /* the first chunk's task joins all of its block */
-    clear(first, item->lines, j->padded);
-    for (int64_t chunk = item->chunk; chunk <= (item->high - 1) / CHUNK; chunk++, all += j->state)
-        join(j, item->lines, first, all);
-    finish_lines(j, item, first);
+    for (int64_t later = 1; later <= (item->high - 1) / CHUNK - item->chunk; later++)
+        join(j, item->lines, all, all + later * j->state);
+    finish_lines(j, item, all);
 }
 
 /* The own keys and values into their slots, once nothing reads the store any more. */

@@ -224,7 +224,7 @@ static void chunk_of(const struct attention_job *j, const struct item *item, int
     }
 }
 
-/* Adds a later chunk's state to `all`. */
+/* Adds a later chunk's state to `all`: what saw nothing is no part of the sum, not even as 0 times a NaN. */
 static void join(const struct attention_job *j, int64_t lines, float *all, const float *more) {
     float unit = j->tiled ? 0x1.62e43p-1f : 1.0f; /* of peaks, which are powers of 2 where tiles made them */
     for (int64_t line = 0; line < lines; line++) {
@@ -232,6 +232,11 @@ static void join(const struct attention_job *j, int64_t lines, float *all, const
         const float *added = total_of((float *)more) + line * j->padded;
         float before = peak_of(all)[line], then = peak_of((float *)more)[line], higher = then > before ? then : before;
         if (sum == 0 && then == -INFINITY) continue; /* it saw nothing of that chunk */
+        if (sum_of(all)[line] == 0 && before == -INFINITY) { /* ... of those before it */
+            peak_of(all)[line] = then, sum_of(all)[line] = sum;
+            memcpy(total, added, j->padded * sizeof *total);
+            continue;
+        }
         float old = before == higher ? 1.0f : exponential(every((before - higher) * unit))[0];
         float new = then == higher ? 1.0f : exponential(every((then - higher) * unit))[0];
         peak_of(all)[line] = higher;
@@ -241,6 +246,7 @@ static void join(const struct attention_job *j, int64_t lines, float *all, const
     }
 }
 
+/* Sums over weights. A sum that fell to -0 counts as 0, as it does once it is joined to others. */
 static void finish_lines(const struct attention_job *j, const struct item *item, float *state) {
     const struct attention *a = &j->a;
     int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
@@ -250,7 +256,7 @@ static void finish_lines(const struct attention_job *j, const struct item *item,
         for (int64_t i = 0; i < a->dim; i += LANES) {
             vec x = load(total, i, F32);
             if (j->pairs) x = unlaced(load(total, i / 32 * 32, F32), load(total, i / 32 * 32 + 16, F32), i % 32);
-            store_some(a->out, (row * a->query_heads + head) * a->dim + i, a->act, x / sum, a->dim - i);
+            store_some(a->out, (row * a->query_heads + head) * a->dim + i, a->act, (x + 0.0f) / sum, a->dim - i);
         }
     }
 }
