@@ -354,13 +354,15 @@ def _draft_state(running: Running) -> SequenceState:
 def commit(running: Running, step: TargetStep, licensed: Sequence[int], count: int) -> rounds.Commit:
     """Bring target, pending features and tail of a sequence to the end of a round that keeps `count` tokens.
 
-    Rows that were pending still, because nothing was proposed from them, stay so before the new ones.
+    Rows that were pending still, because nothing was proposed from them, stay so before the new ones. Without a draft
+    nothing is pending.
     """
     frontier, before = running.frontier, running.pending
     done = rounds.commit(running.anchor, licensed, count, frontier)
     running.target.rollback(done.frontier)
-    captured = rounds.pending(step.features, frontier, count).features
-    running.pending = captured if before is None or running.draft is None else torch.cat((before, captured))
+    if running.draft is not None:
+        captured = rounds.pending(step.features, frontier, count).features
+        running.pending = captured if before is None else torch.cat((before, captured))
     running.tail = rounds.continuation(_scores(step), count, running.tail)
     return done
 

@@ -144,7 +144,7 @@ class DFlashDraft:
         return self._decoder.working_bytes(rows) + self._materializer.working_bytes(max(rows, chunk))
 
     def append(self, rows: Sequence[ContextRows]) -> None:
-        counts = [len(each.features) for each in rows]
+        counts = [each.features.shape[0] for each in rows]
         states = [cast(DraftState, each.state) for each in rows]  # a state returns to the adapter that opened it
         for state, count in zip(states, counts, strict=True):
             state.check_room(count)

@@ -135,7 +135,7 @@ class Qwen3Target:
 
     def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
         caches = [cast(KvCache, segment.state) for segment in segments]  # a state returns to the adapter that opened it
-        counts = [len(segment.ids) for segment in segments]
+        counts = [segment.ids.shape[0] for segment in segments]
         for cache, count in zip(caches, counts, strict=True):
             cache.check_room(count)
         lengths = [cache.length for cache in caches]

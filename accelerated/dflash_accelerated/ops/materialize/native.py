@@ -42,7 +42,7 @@ class NativeMaterializer(Materializer):
         return found
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
-        call, rows = self._call, len(features)
+        call, rows = self._call, features.shape[0]
         if rows != call.rows:
             self._make_room(rows)
         features, table = features.contiguous(), spans_table(spans)
