@@ -76,16 +76,16 @@ static void turn_keys(const void *const *rows, int type, int64_t dim, float *to)
         for (int i = 0; i < 16; i++) to[channel * TILE + i] = load_one(rows[i], channel, type);
 }
 
-#include "pairs.h"
-#include "tiled.h"
-
-/* Asks for a key and a value of the tile after this one: `ahead` bytes on, `bytes` of each. It is only a hint. */
+/* Asks for a later key and value: `ahead` bytes on, `bytes` of each. It is only a hint. */
 INLINE void fetch_ahead(const void *key, const void *value, int64_t ahead, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) {
         __builtin_prefetch((const char *)key + ahead + i);
         __builtin_prefetch((const char *)value + ahead + i);
     }
 }
+
+#include "pairs.h"
+#include "tiled.h"
 
 /* Keys [low, high) of the tile that begins at `tile` into columns, values into FP32 rows [TILE, padded], or both into
  * pairs. Nothing else is read; the columns of other positions hold copies, which no line looks at. */

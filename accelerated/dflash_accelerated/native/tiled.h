@@ -168,17 +168,20 @@ static void hide(float *scores, int64_t from, int64_t to, int64_t step, ints low
     }
 }
 
-/* Scores [32 · units, 16] into weights [units, 16, 16]; peaks are in powers of 2, as the scores times `scale` are. */
+/* Scores [32 · units, 16] into weights [units, 16, 16]; peaks are in powers of 2, as the scores times `scale` are.
+ * Meanwhile `each` bytes of later keys and values are asked for beside every pair of vectors: all at once they would
+ * wait for one another. */
 static void weigh_tiles(const float *scores, int64_t units, float scale, float *peak, float *sum, float *total,
-                        int64_t channels, uint32_t *weights) {
+                        int64_t channels, uint32_t *weights, const char *key, const char *value, int64_t each) {
     vec tops[4] = {every(-INFINITY), every(-INFINITY), every(-INFINITY), every(-INFINITY)}, sums[4] = {{0}};
-    for (int64_t key = 0; key < 32 * units; key += 4)
-        for (int i = 0; i < 4; i++) tops[i] = larger(load(scores, (key + i) * 16, F32), tops[i]);
+    for (int64_t first = 0; first < 32 * units; first += 4)
+        for (int i = 0; i < 4; i++) tops[i] = larger(load(scores, (first + i) * 16, F32), tops[i]);
     vec before = load(peak, 0, F32), top = larger(larger(tops[0], tops[1]), larger(tops[2], tops[3])) * scale;
     vec now = larger(top, before), base = chosen(now == every(-INFINITY), (vec){0}, now);
     for (int64_t unit = 0; unit < units; unit++, scores += 512) {
         words x[16];
         for (int r = 0; r < 16; r++) {
+            fetch_ahead(key, value, (unit * 16 + r) * each, each);
             words even = (words)weight_of(load(scores, r * 16, F32), every(scale), base);
             words odd = (words)weight_of(load(scores, 256 + r * 16, F32), every(scale), base);
             x[r] = even >> 16 | (odd & 0xffff0000);
@@ -212,8 +215,11 @@ static void tiled_step(const struct attention_job *j, const struct item *item, c
     for (int64_t unit = first; step + 32 * unit < high; unit++)
         interleave(runs[2 * unit], runs[2 * unit + 1], dim, values + unit * 16 * dim);
     settle(values);
-    for (int64_t line = 0; line < item->lines; line += ABREAST) {
-        int64_t group = line / ABREAST;
+    int64_t groups = above(item->lines, ABREAST) / ABREAST;
+    /* Each group asks for its share of the step after this one. One group alone is too short to: it waits anyway. */
+    int64_t each = groups == 1 || first ? 0 : most(64, 4 * dim / groups / 64 * 64);
+    for (int64_t group = 0; group < groups; group++) {
+        int64_t line = group * ABREAST, ahead = SWEEP * 2 * dim + group * SWEEP / 2 * each;
         int64_t from = most(low, s->any_low[group]) - step, to = least(high, s->any_high[group]) - step;
         if (from >= to) continue;
         from /= 32, to = above(to, 32) / 32;
@@ -229,7 +235,7 @@ static void tiled_step(const struct attention_job *j, const struct item *item, c
                 hide(scores, 16 * i, 16 * i + 16, step, lows, highs);
         float *total = total_of(state) + line * dim, scale = 0x1.715476p+0f / sqrtf((float)dim);
         weigh_tiles(scores + from * 512, to - from, scale, peak_of(state) + line, sum_of(state) + line, total, dim,
-                    weights);
+                    weights, keys[first * 2].first + ahead, runs[first * 2].first + ahead, each);
         settle(weights);
         mix_tiles(weights, values + from * 16 * dim, to - from, dim, total);
     }

@@ -181,6 +181,25 @@ def test_hidden_rows_have_no_weight_however_large_they_are() -> None:
     assert not torch.equal(clean[0], again[0])
 
 
+def test_a_chunk_that_a_row_does_not_see_is_no_part_of_it(numerics: Numerics) -> None:
+    """The first row alone sees position 1023: a NaN there is its own, whoever of the two threads takes the chunks."""
+    spans, rows = Spans([0], [1030], [3], CPU), []
+    store = store_of(1, 1, 1, 1100, 32, numerics)
+    ((k, v),) = filled(store, 0, [(0, 1030, 3)], 1)
+    q = torch.randn(3, 2, 32, generator=torch.Generator().manual_seed(2)).to(numerics.act)
+    for spoilt in (False, True):
+        if spoilt:
+            store.values[0, 0, :, 1023] = torch.nan
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            rows.append(attend(q, k[1030:], v[1030:], store, 0, spans, 8, True, False, numerics))
+    assert bool(rows[2][0].isnan().all())
+    assert not bool(rows[2][1:].isnan().any())
+    assert torch.equal(rows[0], rows[1])
+    for made in rows[2:]:
+        assert torch.equal(made[1:], rows[0][1:])
+
+
 def test_only_kept_rows_change_the_store(numerics: Numerics) -> None:
     for keep in (False, True):
         spans = [(2, 5, 3), (0, 9, 2)]
