@@ -37,8 +37,8 @@ def build() -> ctypes.CDLL:
     if folder is not None:
         try:
             return _loaded(compiler, folder / name)
-        except OSError:
-            pass  # full, not writable after all, or mounted so that nothing in it can be run
+        except (OSError, UnsupportedError):
+            pass  # full, which the compiler may be the one to say, not writable, or mounted so that nothing in it can be run
     with tempfile.TemporaryDirectory(prefix="dflash-oracle-") as held:
         try:
             _compile(compiler, Path(held) / name)

@@ -133,6 +133,16 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without(
     assert not list(tmp_path.glob("**/*.so"))
 
 
+def test_a_cache_folder_that_is_full_is_done_without(
+    small: list[str], tmp_path: Path, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it is the compiler that fails."""
+    full = f'case "$*" in *{tmp_path}/cache/*) echo "no space left on device" >&2; exit 1;; esac'
+    monkeypatch.setenv("CC", script(f'{full}\nexec {small[0]} "$@"'))
+    assert build.build().rms_norm() == 7
+    assert not list((tmp_path / "cache").glob("**/*.so"))
+
+
 @pytest.fixture
 def kept(small: list[str], tmp_path: Path) -> Path:
     """Where the library lies once it is built."""
