@@ -38,7 +38,7 @@ def build() -> ctypes.CDLL:
         try:
             return _loaded(compiler, folder / name)
         except (OSError, UnsupportedError):
-            pass  # full, which the compiler may be the one to say, not writable, or mounted so that nothing in it can be run
+            pass  # full (the compiler may say so), not writable after all, or mounted so that nothing in it can be run
     with tempfile.TemporaryDirectory(prefix="dflash-oracle-") as held:
         try:
             _compile(compiler, Path(held) / name)
