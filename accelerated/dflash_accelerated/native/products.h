@@ -204,7 +204,7 @@ INLINE void expect(const struct product_job *j, int64_t row, int64_t rows, int64
 static void tile_task(const struct product_task *t) {
     const struct product_job *j = t->job;
     int64_t rows_each = t->rows > 16 ? 32 : 16, blocks_each = t->rows > 16 ? 2 : 4, filled = above(t->rows, 16);
-    char copies[LINES_BYTES] __attribute__((aligned(64)));
+    static _Thread_local char copies[LINES_BYTES] __attribute__((aligned(64)));
     int straight = t->rows % 16 == 0 && j->p.inputs % LINE_INPUTS == 0;
     int64_t chunk = straight ? TILE_CHUNK : LINES_BYTES / 2 / filled / LINE_INPUTS * LINE_INPUTS;
     int64_t stride = (chunk < j->padded ? filled : rows_each) * LANES;
@@ -353,7 +353,7 @@ static void pair_task(const struct product_task *t) { vector_task(PAIRS, t); }
 
 static void multiply_task(void *held, int64_t index, int64_t thread) {
     const struct product_job *j = held;
-    float sums[TASK_ROWS * TASK_BLOCKS * LANES] __attribute__((aligned(64)));
+    static _Thread_local float sums[TASK_ROWS * TASK_BLOCKS * LANES] __attribute__((aligned(64))); /* stacks are small */
     struct product_task t = {j, index % j->row_tasks * j->task_rows, 0, index / j->row_tasks * j->task_blocks, 0, sums};
     t.rows = least(j->task_rows, j->rows - t.first_row);
     t.blocks = least(j->task_blocks, above(j->p.outputs, LANES) / LANES - t.first_block);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ class NativeDecoder(Decoder):
             _fill(held, weights)
         self._call = _call(self.layers, norm, self._table.address, keep, eps, numerics)
         self._workspace = torch.empty(0, dtype=torch.uint8)
+        self._one_at_a_time = Lock()  # a call of C lets other threads of Python run
 
     def working_bytes(self, rows: int) -> int:
         """Those of a workspace that is kept from call to call."""
@@ -47,6 +49,12 @@ class NativeDecoder(Decoder):
         self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
     ) -> Decoded:
         """Raises MemoryError where attention finds none for its work."""
+        with self._one_at_a_time:
+            return self._run(x, stores, turns, spans, taps, wanted)
+
+    def _run(
+        self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
+    ) -> Decoded:
         call, act = self._call, self._numerics.act
         rows, hidden = x.shape
         if rows != call.rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ class NativeMaterializer(Materializer):
             act=CODES[numerics.act], compute=CODES[numerics.compute], eps=eps,
         )  # fmt: skip
         self._workspace = torch.empty(0, dtype=torch.uint8)
+        self._one_at_a_time = Lock()  # a call of C lets other threads of Python run
 
     def working_bytes(self, rows: int) -> int:
         """Those of a workspace that is kept from call to call."""
@@ -42,6 +44,10 @@ class NativeMaterializer(Materializer):
         return found
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
+        with self._one_at_a_time:
+            return self._run(features, stores, turns, spans)
+
+    def _run(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
         call, rows = self._call, features.shape[0]
         if rows != call.rows:
             self._make_room(rows)
