@@ -115,8 +115,8 @@ class SettingRows(NamedTuple):
             for cold, own in zip(greedy, each, strict=True)
         ]
         # One transfer; float64 holds FP32 values and 32-bit integers alike.
-        columns = torch.tensor(held, dtype=torch.float64).to(device)
-        repeats = torch.tensor(rows).to(device)
+        columns = torch.tensor(held, dtype=torch.float64, device="cpu").to(device)
+        repeats = torch.tensor(rows, device=device)
         cold, temperature, top_k, top_p, min_p = columns.repeat_interleave(repeats, 0, output_size=sum(rows)).unbind(1)
         sampled = [own for own, cold in zip(each, greedy, strict=True) if not cold]
         filtered = [own for own in sampled if own.top_k or own.top_p < 1 or own.min_p]

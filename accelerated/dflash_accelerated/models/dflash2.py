@@ -130,7 +130,7 @@ class DFlash2Draft(DFlashDraft):
 
     def _uniforms(self, blocks: Sequence[Block], steps: int) -> Tensor:
         """FP32 [B, steps], 0 where a block has none."""
-        coins = torch.zeros(len(blocks), steps, device=self.device)
+        coins = torch.zeros(len(blocks), steps, dtype=torch.float32, device=self.device)
         for row, block in zip(coins, blocks, strict=True):
             if block.uniforms is not None:
                 own = block.uniforms[:steps]

@@ -8,8 +8,9 @@ from dflash_accelerated.native.calls import (
     Layer,
     Packed,
     available,
+    empty,
     kernels,
     rows_of,
 )
 
-__all__ = ["CODES", "Attention", "Forward", "Intake", "Layer", "Packed", "available", "kernels", "rows_of"]
+__all__ = ["CODES", "Attention", "Forward", "Intake", "Layer", "Packed", "available", "empty", "kernels", "rows_of"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -142,6 +143,11 @@ def _pool() -> int | None:
         except (OSError, AttributeError):
             continue
     return None
+
+
+def empty(shape: int | Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A buffer for a kernel's result, whatever PyTorch's default device is."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def rows_of(x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class SparseLaw(NamedTuple):
 
 def one_hot(tokens: Tensor) -> SparseLaw:
     """The law of proposals I64 [T] that were certain: one candidate each."""
-    return SparseLaw(tokens[:, None], torch.ones(len(tokens), 1, device=tokens.device))
+    return SparseLaw(tokens[:, None], torch.ones(len(tokens), 1, dtype=torch.float32, device=tokens.device))
 
 
 def joined(laws: Sequence[SparseLaw], public: int) -> SparseLaw:
@@ -44,7 +44,7 @@ def joined(laws: Sequence[SparseLaw], public: int) -> SparseLaw:
 def _over_all_ids(law: SparseLaw, public: int) -> Tensor:
     if law.ids is None:
         return law.q
-    everywhere = torch.zeros(len(law.q), public, device=law.q.device)
+    everywhere = torch.zeros(len(law.q), public, dtype=torch.float32, device=law.q.device)
     return everywhere.scatter_add_(1, law.ids.clamp(min=0), law.q.where(law.ids >= 0, 0.0))
 
 

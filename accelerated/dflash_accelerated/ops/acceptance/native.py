@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import kernels, rows_of
+from dflash_accelerated.native import empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.acceptance.chains import Chains
 from dflash_accelerated.ops.acceptance.laws import SparseLaw
@@ -27,8 +27,8 @@ def verdict(
     if q.shape[0] < chains.tested.shape[0] or (ids is not None and ids.shape != q.shape):
         raise IndexError(f"a law of {list(q.shape)} for {chains.tested.shape[0]} proposals, expected a row for each")
     requests, width = proposals.shape
-    made = Verdict(torch.empty((requests, width + 1), dtype=torch.int64), torch.empty(requests, dtype=torch.int64))
-    rest = torch.empty((requests, p.shape[1]), dtype=torch.float64)
+    made = Verdict(empty((requests, width + 1), torch.int64), empty(requests, torch.int64))
+    rest = empty((requests, p.shape[1]), torch.float64)
     read = (proposals, chains.counts, chains.first, support, p, ids, q, refused, accept, ends, rest, *made)
     axes = numerics.profile.axes
     kernels().verdict(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, Attention, kernels, rows_of
+from dflash_accelerated.native import CODES, Attention, empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def attend(
     rows, query_heads, dim = q.shape
     keys, values = store.keys, store.values
     lane, deep, head, _, _ = keys.stride()
-    out = torch.empty((rows, query_heads * dim), dtype=numerics.act)
+    out = empty((rows, query_heads * dim), numerics.act)
     call = Attention(
         q.data_ptr(), k.data_ptr(), v.data_ptr(),
         keys.data_ptr() + layer * deep * keys.element_size(), values.data_ptr() + layer * deep * values.element_size(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, kernels, rows_of
+from dflash_accelerated.native import CODES, empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 
 
@@ -17,7 +17,7 @@ def convolve(
     if residual is not None:
         residual = residual.contiguous()
     (rows, channels), (_, taps, groups) = z.shape, delta.shape
-    out = torch.empty((rows, channels), dtype=numerics.act)
+    out = empty((rows, channels), numerics.act)
     kernels().convolve(
         z.data_ptr(), base.data_ptr(), delta.data_ptr(), slot.data_ptr(),
         None if residual is None else residual.data_ptr(), out.data_ptr(),

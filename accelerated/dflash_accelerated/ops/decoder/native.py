@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
-from dflash_accelerated.native import CODES, Forward, Layer, kernels
+from dflash_accelerated.native import CODES, Forward, Layer, empty, kernels
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
 from dflash_accelerated.ops.attention import Seat, Spans, Store
@@ -35,7 +35,7 @@ class NativeDecoder(Decoder):
         for held, weights in zip(self._table.layers, self.layers, strict=True):
             _fill(held, weights)
         self._call = _call(self.layers, norm, self._table.address, keep, eps, numerics)
-        self._workspace = torch.empty(0, dtype=torch.uint8)
+        self._workspace = empty(0, torch.uint8)
         self._one_at_a_time = Lock()  # a call of C lets other threads of Python run
 
     def working_bytes(self, rows: int) -> int:
@@ -61,8 +61,8 @@ class NativeDecoder(Decoder):
             self._make_room(rows)
         x, table, tapped = x.contiguous(), spans_table(spans), (ctypes.c_int64 * len(taps))(*taps)
         made = Decoded(
-            torch.empty((_count(rows, len(spans.counts), wanted), hidden), dtype=act),
-            torch.empty((rows, len(taps) * hidden), dtype=act),
+            empty((_count(rows, len(spans.counts), wanted), hidden), act),
+            empty((rows, len(taps) * hidden), act),
         )
         self._table.read_from(stores)
         call.x, call.cosine, call.sine = x.data_ptr(), turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
@@ -76,7 +76,7 @@ class NativeDecoder(Decoder):
     def _make_room(self, rows: int) -> None:
         needed = self.working_bytes(rows)
         if needed > len(self._workspace):
-            self._workspace = torch.empty(needed, dtype=torch.uint8)
+            self._workspace = empty(needed, torch.uint8)
             self._call.workspace = self._workspace.data_ptr()
         self._call.rows = rows
 

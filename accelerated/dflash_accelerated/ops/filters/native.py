@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import kernels, rows_of
+from dflash_accelerated.native import empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.filters import torch as plainly
 from dflash_accelerated.ops.filters.torch import Distribution
@@ -28,8 +28,8 @@ def distribution(scores: Tensor, rows: SettingRows, numerics: Numerics) -> Distr
         return plainly.distribution(scores, rows, replace(numerics, kernels="torch"))
     scores = rows_of(scores)
     settings = [each.contiguous() for each in (rows.greedy, rows.temperature, rows.top_k, rows.top_p, rows.min_p)]
-    support = torch.empty((count, width), dtype=torch.int64) if cap else None
-    law = Distribution(support, torch.empty((count, width)))
+    support = empty((count, width), torch.int64) if cap else None
+    law = Distribution(support, empty((count, width), torch.float32))
     kernels().distribution(
         scores.data_ptr(), *(each.data_ptr() for each in settings),
         None if support is None else support.data_ptr(), law.p.data_ptr(),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, kernels, rows_of
+from dflash_accelerated.native import CODES, empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.head import torch as plainly
 from dflash_accelerated.ops.head.torch import Best, Candidates
@@ -21,7 +21,7 @@ def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
     """As the torch function: the largest of the first `public` logits [P, V] of each row, and its lowest id."""
     scores = rows_of(scores)
     rows = scores.shape[0]
-    tops, ids = torch.empty(rows, dtype=scores.dtype), torch.empty(rows, dtype=torch.int64)
+    tops, ids = empty(rows, scores.dtype), empty(rows, torch.int64)
     kernels().greatest(
         scores.data_ptr(), tops.data_ptr(), ids.data_ptr(), rows, public, scores.stride(0), CODES[scores.dtype],
         torch.get_num_threads(),
@@ -44,7 +44,7 @@ def top(
     if softcap > 0:
         scores, multiplier = plainly.limited(scores[:, : len(global_ids)], multiplier, softcap), 1.0
     rows = scores.shape[0]
-    made = Candidates(torch.empty((rows, count), dtype=torch.int64), torch.empty((rows, count)))
+    made = Candidates(empty((rows, count), torch.int64), empty((rows, count), torch.float32))
     kernels().top(
         scores.data_ptr(), global_ids.data_ptr(), made.ids.data_ptr(), made.unary.data_ptr(),
         rows, len(global_ids), scores.stride(0), count, CODES[scores.dtype], multiplier, torch.get_num_threads(),

@@ -34,7 +34,7 @@ class LibraryWeight:
         """Have the library make its kernels for so many rows: how many it has then."""
         outputs, inputs = self._weight.shape
         for count in counts:
-            rows = torch.zeros(count, inputs, dtype=torch.bfloat16)
+            rows = torch.zeros(count, inputs, dtype=torch.bfloat16, device="cpu")
             if adds:
                 MULTIPLY_AND_ADD(rows, rows.new_zeros(count, outputs), self._weight, None, "add")
             else:

@@ -9,7 +9,7 @@ import torch
 from dflash_spec.errors import TensorError
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, Packed, kernels
+from dflash_accelerated.native import CODES, Packed, empty, kernels
 
 HELD = (torch.float32, torch.bfloat16)
 
@@ -23,7 +23,7 @@ class PackedWeight:
             raise TensorError(f"product: a weight of dtype {weight.dtype}, expected one of {HELD}")
         weight, code = weight.contiguous(), CODES[weight.dtype]
         self.dtype, self._act = weight.dtype, act
-        self._bytes = torch.empty(kernels().packed_bytes(*weight.shape, code), dtype=torch.uint8)
+        self._bytes = empty(kernels().packed_bytes(*weight.shape, code), torch.uint8)
         self.reference = Packed(self._bytes.data_ptr(), *weight.shape, code)
         """What kernels are given; the weight must outlive it."""
         self._move(weight, back=False)
@@ -34,7 +34,7 @@ class PackedWeight:
 
     @property
     def dense(self) -> Tensor:
-        made = torch.empty((self.reference.outputs, self.reference.inputs), dtype=self.dtype)
+        made = empty((self.reference.outputs, self.reference.inputs), self.dtype)
         self._move(made, back=True)
         return made
 
@@ -57,7 +57,7 @@ def multiply(held: Packed, x: Tensor, dtype: torch.dtype, residual: Tensor | Non
     """
     if x.ndim != 2 or x.shape[1] != held.inputs:
         raise TensorError(f"product: rows of shape {tuple(x.shape)}, expected [R, {held.inputs}]")
-    made = torch.empty((x.shape[0], held.outputs), dtype=dtype)
+    made = empty((x.shape[0], held.outputs), dtype)
     if residual is not None:
         if residual.shape != made.shape:
             raise TensorError(f"product: a residual {tuple(residual.shape)}, expected {tuple(made.shape)}")
@@ -80,7 +80,8 @@ class BareProducts:
         self._list = (Packed * len(held))(*(weight for weight, _ in held))
         self._rows = (ctypes.c_int64 * len(held))(*(rows for _, rows in held))
         widest = [max((rows * size(weight) for weight, rows in held), default=0) for size in (_inputs, _outputs)]
-        self.x, self.out = torch.randn(2 * widest[0]).bfloat16().view(torch.float32), torch.empty(widest[1])
+        numbers = torch.randn(2 * widest[0], dtype=torch.float32, device="cpu").bfloat16()
+        self.x, self.out = numbers.view(torch.float32), empty(widest[1], torch.float32)
         """Rows of numbers in either dtype, the bits of two of BF16 being one of FP32; on zeros tiles are faster."""
 
     def __len__(self) -> int:

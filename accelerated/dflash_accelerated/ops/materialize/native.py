@@ -10,7 +10,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, Intake, kernels, rows_of
+from dflash_accelerated.native import CODES, Intake, empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Seat, Spans, Store
 from dflash_accelerated.ops.attention.seats import SeatTable, spans_table
@@ -33,7 +33,7 @@ class NativeMaterializer(Materializer):
             kv_heads=weights.projection.outputs // (2 * layers * dim), dim=dim, staged=staged,
             act=CODES[numerics.act], compute=CODES[numerics.compute], eps=eps,
         )  # fmt: skip
-        self._workspace = torch.empty(0, dtype=torch.uint8)
+        self._workspace = empty(0, torch.uint8)
         self._one_at_a_time = Lock()  # a call of C lets other threads of Python run
 
     def working_bytes(self, rows: int) -> int:
@@ -52,7 +52,7 @@ class NativeMaterializer(Materializer):
         if rows != call.rows:
             self._make_room(rows)
         features, table = features.contiguous(), spans_table(spans)
-        c = torch.empty((rows, call.fc.outputs), dtype=self._numerics.act)
+        c = empty((rows, call.fc.outputs), self._numerics.act)
         self._table.read_from(stores)
         call.features, call.c = features.data_ptr(), c.data_ptr()
         call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
@@ -63,7 +63,7 @@ class NativeMaterializer(Materializer):
     def _make_room(self, rows: int) -> None:
         needed = self.working_bytes(rows)
         if needed > len(self._workspace):
-            self._workspace = torch.empty(needed, dtype=torch.uint8)
+            self._workspace = empty(needed, torch.uint8)
             self._call.workspace = self._workspace.data_ptr()
         self._call.rows = rows
 

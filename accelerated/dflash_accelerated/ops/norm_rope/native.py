@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, kernels, rows_of
+from dflash_accelerated.native import CODES, empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.rope import Tables
 
@@ -14,7 +14,7 @@ def norm_rope(raw: Tensor, norm: Tensor, turn: Tables, eps: float, staged: bool,
     """As the torch function: heads raw [R, N, D] normed and turned, ACT [R, N, D]."""
     raw, norm, cos, sin = rows_of(raw), norm.contiguous(), turn.cos.contiguous(), turn.sin.contiguous()
     rows, heads, dim = raw.shape
-    out = torch.empty((rows, heads, dim), dtype=numerics.act)
+    out = empty((rows, heads, dim), numerics.act)
     kernels().norm_rope(
         raw.data_ptr(), norm.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr(),
         rows, heads, dim, raw.stride(0), norm.numel() // dim,

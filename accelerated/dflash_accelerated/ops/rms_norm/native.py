@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, kernels
+from dflash_accelerated.native import CODES, empty, kernels
 from dflash_accelerated.numerics import Numerics
 
 
@@ -24,7 +24,7 @@ def _run(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     if weight.dim() > 2:
         weight = weight.expand(x.shape[x.dim() - weight.dim() :]).reshape(-1, n)
     x, weight = x.contiguous(), weight.contiguous()
-    out = torch.empty(x.shape, dtype=dtype)
+    out = empty(x.shape, dtype)
     kernels().rms_norm(
         x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // n, n, weight.numel() // n,
         CODES[x.dtype], CODES[weight.dtype], CODES[dtype], eps, torch.get_num_threads(),

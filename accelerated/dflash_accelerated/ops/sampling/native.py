@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import kernels, rows_of
+from dflash_accelerated.native import empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.filters import Distribution
 
@@ -15,7 +15,7 @@ def draw(law: Distribution, goal: Tensor, numerics: Numerics) -> Tensor:
     weights, goal = rows_of(law.p), goal.to(torch.float64).contiguous()
     support = None if law.support is None else rows_of(law.support)
     rows, places = weights.shape
-    tokens = torch.empty(rows, dtype=torch.int64)
+    tokens = empty(rows, torch.int64)
     kernels().draw(
         weights.data_ptr(), None if support is None else support.data_ptr(), goal.data_ptr(), tokens.data_ptr(),
         rows, places, weights.stride(0), 0 if support is None else support.stride(0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dflash_accelerated.native import CODES, kernels, rows_of
+from dflash_accelerated.native import CODES, empty, kernels, rows_of
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.ops.selector.torch import Path, Selector
@@ -23,7 +23,7 @@ def walk(
     anchors, temperatures, uniforms = anchors.contiguous(), temperatures.contiguous(), uniforms.contiguous()
     predecessor, successor = rows_of(selector.predecessor), rows_of(selector.successor)
     (requests, steps, count), (vocabulary, rank) = ids.shape, predecessor.shape
-    tokens = torch.empty((requests, steps), dtype=torch.int64)
+    tokens = empty((requests, steps), torch.int64)
     path = Path(torch.empty_like(unary), tokens, torch.empty_like(unary))
     read = (ids, unary, g, predecessor, successor, anchors, temperatures, uniforms)
     unknown = kernels().walk(
