@@ -8,7 +8,6 @@ from typing import Unpack
 
 import torch
 from dflash_spec.errors import RequestError
-from dflash_spec.registry import load_profile
 
 from dflash_accelerated import planning, workspace
 from dflash_accelerated.arguments import (
@@ -24,7 +23,7 @@ from dflash_accelerated.chain import ChainOrchestrator
 from dflash_accelerated.graphs import CudaCapture, Profiles, resolve_graphs
 from dflash_accelerated.images import Checkpoint, Images
 from dflash_accelerated.kernels import Choice, resolve_kernels
-from dflash_accelerated.loading import check_profile, load_pair
+from dflash_accelerated.loading import check_profile, load_pair, read_profile
 from dflash_accelerated.numerics import Kernels, Numerics
 from dflash_accelerated.options import CONTEXT_LIMIT, SEED_LIMIT, Ids, Limits, Options, read_request
 from dflash_accelerated.protocols import Draft, Orchestrator, Target
@@ -120,14 +119,13 @@ class Engine:
         Triton's kernels, and elsewhere True is refused.
 
         Raises ConfigError (UnsupportedConfigError where this engine cannot run a well-formed model), CheckpointError
-        for a damaged folder, SpecDataError for an unknown profile, RequestError for a bad argument.
+        for a damaged folder, RequestError for a bad argument.
 
             engine = Engine.from_pretrained("Qwen3-8B", "Qwen3-8B-DFlash-b16", dtype="bfloat16", max_context=4096)
             print(engine.generate(prompt_ids, max_new_tokens=200).tokens)
         """
         place = check_device(device)
-        _check_kind("profile", profile, str, "the name of a profile")
-        rules = load_profile(profile)
+        rules = read_profile(profile)
         pair = load_pair(
             check_folder("target", target), check_folder("draft", draft), rules, draft_tokens,
             check_dtype(dtype, rules), resolve_kernels(kernels, place), place, public_tokens, proposal_ids,

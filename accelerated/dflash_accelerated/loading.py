@@ -21,12 +21,12 @@ from dflash_spec.config import (
 )
 from dflash_spec.config.dflash2 import check_candidates
 from dflash_spec.config.start import proposal_rows
-from dflash_spec.errors import RequestError
-from dflash_spec.registry import PROFILES, Profile
+from dflash_spec.errors import ConfigError, RequestError
+from dflash_spec.registry import ALL_PROFILES, PROFILES, Profile, load_profile
 from torch import Tensor
 
 from dflash_accelerated import weights
-from dflash_accelerated.arguments import check_ids, check_integer
+from dflash_accelerated.arguments import check_ids, check_integer, shown
 from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.dflash2 import DFlash2Draft
 from dflash_accelerated.models.qwen3 import Qwen3Target
@@ -55,7 +55,7 @@ def load_pair(
     check_profile(profile)
     target_config = read_target_config(target)
     draft_config = read_draft_config(draft, profile, target_config, "published")
-    drafts = draft_count(profile, draft_config.block_size, draft_tokens)
+    drafts = _drafts(profile, draft_config.block_size, draft_tokens)
     public = target_config.vocab_size if public_tokens is None else public_tokens
     public = check_integer("public_tokens", public, 1, target_config.vocab_size)
     index = _proposal_index(profile, target_config, draft_config, public, proposal_ids)
@@ -82,12 +82,29 @@ def load_draft(
     return DFlashDraft(config, tensors, numerics, device)
 
 
+def read_profile(name: object) -> Profile:
+    """The profile of that name. Raises RequestError, which offers those that decode."""
+    if not isinstance(name, str) or name not in ALL_PROFILES:
+        raise RequestError(f"profile is {shown(name)}, expected one of {', '.join(PROFILES)}")
+    return load_profile(name)
+
+
 def check_profile(profile: Profile) -> None:
     """Raise RequestError for a profile that does not state all that decoding needs."""
     if profile.name not in PROFILES:
         raise RequestError(
             f"profile {profile.name} is stated on some ops only, expected one of {', '.join(PROFILES)} to decode with"
         )
+
+
+def _drafts(profile: Profile, block_size: int | None, asked: int | None) -> int:
+    """K by the profile's width rule. Raises RequestError where `asked` breaks it, ConfigError where the file does."""
+    try:
+        return draft_count(profile, block_size, asked)
+    except ConfigError as error:
+        if error.key == "draft_tokens":
+            raise RequestError(str(error)) from error
+        raise
 
 
 def _files_dtype(target: Checkpoint, draft: Checkpoint) -> torch.dtype | None:
@@ -112,6 +129,10 @@ def _proposal_index(
     if index is not None:
         if not index:
             raise RequestError("proposal_ids has 0 ids, expected at least 1")
+        if profile.axes["proposal_head"] != "full_or_index":
+            raise RequestError(
+                f"proposal_ids in profile {profile.name}, expected None: profile ninfer has it [CFG-075]"
+            )
         check_head_index(index, public)
     rows = proposal_rows(profile, target.vocab_size, public, len(index or ()))
     if isinstance(draft, DFlash2Config):

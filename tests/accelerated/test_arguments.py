@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import dflash_accelerated
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from dflash_accelerated.kernels import resolve_kernels
 from dflash_accelerated.numerics import Kernels
 from dflash_accelerated.options import Options
 from dflash_accelerated.planning import available, held, reserve
+from dflash_spec import errors
 from dflash_spec.errors import DFlashError, RequestError
 
 Load = Callable[..., Engine]
@@ -184,3 +186,10 @@ def test_more_drafts_and_rows_than_a_context_has_are_no_work_at_the_start(random
         prefill_chunk=10**9, max_batch=1,
     )  # fmt: skip
     assert made.memory().workspace <= random_engine.memory().workspace
+
+
+def test_every_named_error_of_the_engine_can_be_had_from_it() -> None:
+    for name in ("CheckpointError", "ConfigError", "DFlashError", "RequestError", "StateError", "TensorError",
+                 "UnsupportedConfigError", "UnsupportedError"):  # fmt: skip
+        assert name in dflash_accelerated.__all__
+        assert getattr(dflash_accelerated, name) is getattr(errors, name)

@@ -150,7 +150,7 @@ def test_candidates_that_exceed_the_proposal_head_are_refused(
         load(folder, proposal_ids=range(20, 35), **ninfer)
     with pytest.raises(ConfigError, match="an id occurs twice"):
         load(folder, proposal_ids=[5] * 16, **ninfer)
-    with pytest.raises(ConfigError, match="indexed rows"):
+    with pytest.raises(RequestError, match="proposal_ids in profile zlab, expected None: profile ninfer has it"):
         load(folder, proposal_ids=range(20, 40))
 
 
