@@ -12,7 +12,7 @@ import torch
 from dflash_spec.errors import StateError
 from torch import Tensor
 
-from dflash_accelerated import coins, masks, refusals, rounds
+from dflash_accelerated import coins, masks, refusals, rounds, seams
 from dflash_accelerated.counts import TokenCounts
 from dflash_accelerated.decisions import Decision, Turn, decide
 from dflash_accelerated.images import Image, check_settled, left_to_feed
@@ -95,10 +95,16 @@ class ChainOrchestrator:
         for begin, end in pairwise([*range(start, prompt, request.prefill_chunk or prompt), prompt]):
             self.catch_up([running])
             wanted: LogitRows = "last" if end == prompt else "none"
-            (step,) = self._target.forward([Segment(running.target, ids[begin:end])], self._taps, wanted)
+            (step,) = self._forward([Segment(running.target, ids[begin:end])], wanted)
             running.pending = step.features
         running.tail = step.logits
         return step
+
+    def _forward(self, segments: Sequence[Segment], wanted: LogitRows) -> list[TargetStep]:
+        """A step for each segment. Raises TensorError where the target gives something else."""
+        steps = self._target.forward(segments, self._taps, wanted)
+        seams.check_steps(self._target, steps, [each.ids.shape[0] for each in segments], wanted, bool(self._taps))
+        return steps
 
     def keep(self, running: Running) -> Image:
         self.check(running)
@@ -149,10 +155,11 @@ class ChainOrchestrator:
         clock = Clock()
         proposals = self._propose(running)
         tokens = _listed(proposals)
+        seams.check_tokens(self._draft, tokens, self._target.vocabulary.public)
         clock.lap("propose")
         allowed = [self._allowed(*each) for each in zip(running, tokens, strict=True)]
         clock.lap("decide")
-        steps = self._target.forward(self._segments(running, tokens), self._taps, "all")
+        steps = self._forward(self._segments(running, tokens), "all")
         clock.lap("verify")
         decided = self._decide(running, proposals, tokens, steps, allowed)
         clock.lap("decide")
@@ -201,7 +208,9 @@ class ChainOrchestrator:
                   each.request.sampling, own)
             for at, each, own in zip(proposing, served, self._uniforms(served), strict=True)
         ]  # fmt: skip
-        for at, proposal in zip(proposing, self._draft.propose(blocks, self._target.vocabulary), strict=True):
+        proposals = self._draft.propose(blocks, self._target.vocabulary)
+        seams.check_proposals(self._draft, proposals, [extents[at] for at in proposing])
+        for at, proposal in zip(proposing, proposals, strict=True):
             made[at] = proposal.first(extents[at])
         return made
 

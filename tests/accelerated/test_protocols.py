@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 import torch
-from dflash_accelerated import Engine, Numerics
+from dflash_accelerated import Engine, Numerics, TensorError
 from dflash_accelerated.chain import ChainOrchestrator
 from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.protocols import (
@@ -138,6 +138,85 @@ def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: in
     assert list(made.tokens) == spoken([4, 9, 2], 31)
     assert made.accepted[0] == wrong
     assert engine.decode_plain([4, 9, 2], 31).tokens == made.tokens
+
+
+def cut_steps(steps: list[TargetStep]) -> list[TargetStep]:
+    return steps[:-1]
+
+
+def cut_logits(steps: list[TargetStep]) -> list[TargetStep]:
+    return [TargetStep(step.logits if step.logits is None else step.logits[:-1], step.features) for step in steps]
+
+
+def no_logits(steps: list[TargetStep]) -> list[TargetStep]:
+    return [TargetStep(None, step.features) for step in steps]
+
+
+def narrow_logits(steps: list[TargetStep]) -> list[TargetStep]:
+    return [TargetStep(step.logits if step.logits is None else step.logits[:, :-1], step.features) for step in steps]
+
+
+def cut_features(steps: list[TargetStep]) -> list[TargetStep]:
+    return [TargetStep(step.logits, step.features[1:]) for step in steps]
+
+
+@pytest.mark.parametrize("after", [0, 1], ids=["prompt", "round"])
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (cut_steps, "target Broken gave 0 steps, expected 1$"),
+        (lambda steps: None, "target Broken gave NoneType, expected 1$"),
+        (cut_logits, r"target Broken gave logits \[\d, 23\], expected \d rows, at least 23 columns"),
+        (no_logits, r"target Broken gave logits none, expected \d rows"),
+        (narrow_logits, r"target Broken gave logits \[\d, 22\], expected \d rows, at least 23 columns"),
+        (cut_features, r"target Broken gave features \[\d, 1\], expected \d rows, two dimensions"),
+    ],
+)
+def test_a_target_that_gives_less_than_was_asked_is_named(
+    broken: Callable[[list[TargetStep]], list[TargetStep]], message: str, after: int
+) -> None:
+    class Broken(ToyTarget):
+        calls = 0
+
+        def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
+            self.calls += 1
+            steps = super().forward(segments, taps, logits)
+            return broken(steps) if self.calls > after else steps
+
+    with pytest.raises(TensorError, match=message):
+        Engine(Broken(), ToyDraft(9), ZLAB, draft_tokens=5, max_context=100).generate([4, 9, 2], 31)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda made: [], "draft Broken gave 0 proposals, expected 1$"),
+        (lambda made: [Proposal(made[0].tokens[:3])], r"proposed tokens torch.int64 \[3\], .* N at least 5$"),
+        (lambda made: [Proposal(made[0].tokens[None])], r"proposed tokens torch.int64 \[1, 5\], expected integers"),
+        (lambda made: [Proposal(made[0].tokens.float())], r"proposed tokens torch.float32 \[5\], expected integers"),
+        (lambda made: [Proposal(made[0].tokens + WORDS)], r"draft Broken proposed the id \d+, expected 0 to 22"),
+        (lambda made: [Proposal(made[0].tokens - WORDS)], r"draft Broken proposed the id -\d+, expected 0 to 22"),
+    ],
+)
+def test_a_draft_that_proposes_what_was_not_asked_is_named(
+    broken: Callable[[list[Proposal]], list[Proposal]], message: str
+) -> None:
+    class Broken(ToyDraft):
+        def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+            return broken(super().propose(blocks, vocabulary))
+
+    with pytest.raises(TensorError, match=message):
+        Engine(ToyTarget(), Broken(9), ZLAB, draft_tokens=5, max_context=100).generate([4, 9, 2], 31)
+
+
+def test_more_proposals_than_can_be_verified_are_cut() -> None:
+    class Longer(ToyDraft):
+        def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+            made = super().propose(blocks, vocabulary)
+            return [Proposal(torch.cat([each.tokens, torch.tensor([WORDS + 1])])) for each in made]
+
+    engine = Engine(ToyTarget(), Longer(9), ZLAB, draft_tokens=5, max_context=100)
+    assert list(engine.generate([4, 9, 2], 31).tokens) == spoken([4, 9, 2], 31)
 
 
 def request(prompt: Sequence[int], count: int) -> Request:

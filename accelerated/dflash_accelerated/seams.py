@@ -1,0 +1,59 @@
+"""What an adapter gives, held against what it was asked for: shapes, and ids that the host has already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_spec.errors import TensorError
+from torch import Tensor
+
+from dflash_accelerated.protocols import Draft, LogitRows, Proposal, Target, TargetStep
+
+
+def check_steps(
+    target: Target, steps: Sequence[TargetStep], rows: Sequence[int], wanted: LogitRows, tapped: bool
+) -> None:
+    """Raise TensorError unless there is a step for each segment, with logits and, if `tapped`, features of its rows."""
+    if not isinstance(steps, Sequence) or len(steps) != len(rows):
+        raise TensorError(f"target {_kind(target)} gave {_amount(steps, 'steps')}, expected {len(rows)}")
+    public = target.vocabulary.public
+    for step, count in zip(steps, rows, strict=True):
+        if wanted != "none":
+            _check_rows(target, "logits", step.logits, 1 if wanted == "last" else count, public)
+        if tapped:
+            _check_rows(target, "features", step.features, count, 0)
+
+
+def check_proposals(draft: Draft, proposals: Sequence[Proposal], extents: Sequence[int]) -> None:
+    """Raise TensorError unless there is a proposal for each block, of its extent or more."""
+    if not isinstance(proposals, Sequence) or len(proposals) != len(extents):
+        raise TensorError(f"draft {_kind(draft)} gave {_amount(proposals, 'proposals')}, expected {len(extents)}")
+    for (tokens, _), extent in zip(proposals, extents, strict=True):
+        if tokens.dim() != 1 or tokens.shape[0] < extent or tokens.is_floating_point():
+            raise TensorError(
+                f"draft {_kind(draft)} proposed tokens {tokens.dtype} {list(tokens.shape)}, expected integers [N] "
+                f"with N at least {extent}"
+            )
+
+
+def check_tokens(draft: Draft | None, tokens: Sequence[Sequence[int]], public: int) -> None:
+    """Raise TensorError for a proposed id that is none of the vocabulary's."""
+    for own in tokens:
+        if own and not 0 <= min(own) <= max(own) < public:
+            bad = next(token for token in own if not 0 <= token < public)
+            raise TensorError(f"draft {_kind(draft)} proposed the id {bad}, expected 0 to {public - 1}")
+
+
+def _check_rows(target: Target, name: str, given: Tensor | None, rows: int, width: int) -> None:
+    if given is None or given.dim() != 2 or given.shape[0] != rows or given.shape[1] < width:
+        found = "none" if given is None else list(given.shape)
+        columns = f"at least {width} columns" if width else "two dimensions"
+        raise TensorError(f"target {_kind(target)} gave {name} {found}, expected {rows} rows, {columns}")
+
+
+def _kind(adapter: object) -> str:
+    return type(adapter).__name__
+
+
+def _amount(given: object, what: str) -> str:
+    return f"{len(given)} {what}" if isinstance(given, Sequence) else type(given).__name__
