@@ -10,7 +10,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dflash_spec.errors import UnsupportedError
@@ -23,6 +25,8 @@ FLAGS = ("-std=gnu11", "-O3", TUNED, "-ffp-contract=off", "-fno-math-errno", "-W
 body of a loop and its last elements; no -ffast-math, which would order sums anew and lose NaN."""
 
 SECONDS = 120
+ABANDONED = 3600
+PREFIX = "tmp"
 SEAL = hashlib.sha256().digest_size
 
 
@@ -97,15 +101,32 @@ def find_compiler() -> list[str]:
 
 def _compile(compiler: Sequence[str], library: Path) -> None:
     """Under another name first, so that a process that builds at the same time never sees half a library."""
-    handle, unfinished = tempfile.mkstemp(dir=library.parent, suffix=".so")
+    _sweep(library.parent)
+    handle, unfinished = tempfile.mkstemp(dir=library.parent, prefix=PREFIX, suffix=".so")
     os.close(handle)
     try:
         _run([*compiler, *FLAGS, str(SOURCES / "kernels.c"), "-o", unfinished, "-lm"])
         content = Path(unfinished).read_bytes()
         Path(unfinished).write_bytes(content + _seal(library, content))
+        os.chmod(unfinished, 0o666 & ~_umask())
         os.replace(unfinished, library)
     finally:
         Path(unfinished).unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed builds left; younger files may be another process's, which is still at it."""
+    for left in folder.glob(f"{PREFIX}*.so"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > ABANDONED:
+                left.unlink()
+
+
+def _umask() -> int:
+    """What a new file lacks, asked by setting it: there is no other way."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _run(command: Sequence[str]) -> str:

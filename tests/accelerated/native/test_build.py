@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -100,6 +101,27 @@ def test_a_built_library_is_kept_and_used_again(small: list[str], tmp_path: Path
     build.build()
     assert list(library.parent.iterdir()) == [library]
     assert library.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_a_kept_library_is_read_by_whom_the_umask_lets(mask: int, mode: int, small: list[str], kept: Path) -> None:
+    before = os.umask(mask)
+    try:
+        assert build.build().rms_norm() == 7
+        assert os.umask(mask) == mask, "as it was"
+    finally:
+        os.umask(before)
+    assert kept.stat().st_mode & 0o777 == mode
+
+
+def test_what_killed_builds_left_is_removed_by_the_next(small: list[str], kept: Path) -> None:
+    left = {name: kept.parent / name for name in ("tmpold.so", "tmpnew.so", "kernels-older.so", "tmpold.txt")}
+    for name, path in left.items():
+        path.touch()
+        if name != "tmpnew.so":
+            os.utime(path, (time.time() - 3700,) * 2)
+    build.build()
+    assert {path.name for path in kept.parent.iterdir()} == {*left, kept.name} - {"tmpold.so"}
 
 
 def test_another_cpu_or_another_compiler_has_another_library(
