@@ -15,7 +15,10 @@ JUDGED := \
 	--implementation python:dflash_accelerated.conformance:create \
 	--implementation python:dflash_vectors.peers.authors:create
 
-.PHONY: check test lint kill law vectors wheel constraints clean
+.PHONY: setup check test lint kill law vectors wheel constraints clean
+
+## the environment alone, in .venv
+setup: $(READY)
 
 ## main job: generate the vectors, run every implementation at hand against them, print the verdict table
 check: $(READY)

@@ -37,3 +37,18 @@ def test_the_kernels_in_c_have_a_column_or_a_reason_why_not(compiler: bool, tmp_
     assert ("dflash_accelerated.conformance:native" in checked) is compiler
     assert ("the table has no column for the kernels in C" in done.stdout) is not compiler
     assert ("expected a C compiler" in done.stderr) is not compiler
+
+
+def test_setup_makes_the_environment_and_nothing_else(tmp_path: Path) -> None:
+    """With the environment there, it has nothing to do; without, it would do what every other target does first."""
+    ready = tmp_path / "ready"
+    command = ["make", "-n", "setup", f"BIN={tmp_path}", f"READY={ready}"]
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+
+    def told() -> str:
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "pip install" in told()
+    assert "tools/" not in told()
+    ready.touch()
+    assert "pip install" not in told()
