@@ -29,10 +29,13 @@ def check_proposals(draft: Draft, proposals: Sequence[Proposal], extents: Sequen
     if not isinstance(proposals, Sequence) or len(proposals) != len(extents):
         raise TensorError(f"draft {_kind(draft)} gave {_amount(proposals, 'proposals')}, expected {len(extents)}")
     for (tokens, _), extent in zip(proposals, extents, strict=True):
-        if tokens.dim() != 1 or tokens.shape[0] < extent or tokens.is_floating_point():
+        if (
+            not isinstance(tokens, Tensor) or tokens.dim() != 1 or tokens.shape[0] < extent
+            or tokens.is_floating_point()
+        ):  # fmt: skip
+            found = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else _kind(tokens)
             raise TensorError(
-                f"draft {_kind(draft)} proposed tokens {tokens.dtype} {list(tokens.shape)}, expected integers [N] "
-                f"with N at least {extent}"
+                f"draft {_kind(draft)} proposed tokens {found}, expected integers [N] with N at least {extent}"
             )
 
 
@@ -45,8 +48,8 @@ def check_tokens(draft: Draft | None, tokens: Sequence[Sequence[int]], public: i
 
 
 def _check_rows(target: Target, name: str, given: Tensor | None, rows: int, width: int) -> None:
-    if given is None or given.dim() != 2 or given.shape[0] != rows or given.shape[1] < width:
-        found = "none" if given is None else list(given.shape)
+    if not isinstance(given, Tensor) or given.dim() != 2 or given.shape[0] != rows or given.shape[1] < width:
+        found = list(given.shape) if isinstance(given, Tensor) else _kind(given)
         columns = f"at least {width} columns" if width else "two dimensions"
         raise TensorError(f"target {_kind(target)} gave {name} {found}, expected {rows} rows, {columns}")
 

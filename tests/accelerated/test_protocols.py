@@ -167,7 +167,7 @@ def cut_features(steps: list[TargetStep]) -> list[TargetStep]:
         (cut_steps, "target Broken gave 0 steps, expected 1$"),
         (lambda steps: None, "target Broken gave NoneType, expected 1$"),
         (cut_logits, r"target Broken gave logits \[\d, 23\], expected \d rows, at least 23 columns"),
-        (no_logits, r"target Broken gave logits none, expected \d rows"),
+        (no_logits, r"target Broken gave logits NoneType, expected \d rows"),
         (narrow_logits, r"target Broken gave logits \[\d, 22\], expected \d rows, at least 23 columns"),
         (cut_features, r"target Broken gave features \[\d, 1\], expected \d rows, two dimensions"),
     ],
@@ -192,6 +192,7 @@ def test_a_target_that_gives_less_than_was_asked_is_named(
     [
         (lambda made: [], "draft Broken gave 0 proposals, expected 1$"),
         (lambda made: [Proposal(made[0].tokens[:3])], r"proposed tokens torch.int64 \[3\], .* N at least 5$"),
+        (lambda made: [Proposal(made[0].tokens.tolist())], "proposed tokens list, expected integers"),
         (lambda made: [Proposal(made[0].tokens[None])], r"proposed tokens torch.int64 \[1, 5\], expected integers"),
         (lambda made: [Proposal(made[0].tokens.float())], r"proposed tokens torch.float32 \[5\], expected integers"),
         (lambda made: [Proposal(made[0].tokens + WORDS)], r"draft Broken proposed the id \d+, expected 0 to 22"),
