@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref
-from threading import Lock
 
-import torch
 from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
 from dflash_accelerated.native import CODES, Forward, Layer, empty, kernels
+from dflash_accelerated.native.kept import KeptCall
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
 from dflash_accelerated.ops.attention import Seat, Spans, Store
@@ -34,31 +33,24 @@ class NativeDecoder(Decoder):
         self._table = SeatTable(seats)
         for held, weights in zip(self._table.layers, self.layers, strict=True):
             _fill(held, weights)
-        self._call = _call(self.layers, norm, self._table.address, keep, eps, numerics)
-        self._workspace = empty(0, torch.uint8)
-        self._one_at_a_time = Lock()  # a call of C lets other threads of Python run
+        self._kept = KeptCall("forward", _call(self.layers, norm, self._table.address, keep, eps, numerics))
 
     def working_bytes(self, rows: int) -> int:
         """Those of a workspace that is kept from call to call."""
-        call = Forward.from_buffer_copy(self._call)
-        call.rows = rows
-        found: int = kernels().forward_bytes(byref(call))
-        return found
+        return self._kept.bytes_for(rows)
 
     def __call__(
         self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
     ) -> Decoded:
         """Raises MemoryError where attention finds none for its work."""
-        with self._one_at_a_time:
+        with self._kept.lock:
             return self._run(x, stores, turns, spans, taps, wanted)
 
     def _run(
         self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
     ) -> Decoded:
-        call, act = self._call, self._numerics.act
         rows, hidden = x.shape
-        if rows != call.rows:
-            self._make_room(rows)
+        call, act = self._kept.of(rows), self._numerics.act
         x, table, tapped = x.contiguous(), spans_table(spans), (ctypes.c_int64 * len(taps))(*taps)
         made = Decoded(
             empty((_count(rows, len(spans.counts), wanted), hidden), act),
@@ -66,19 +58,12 @@ class NativeDecoder(Decoder):
         )
         self._table.read_from(stores)
         call.x, call.cosine, call.sine = x.data_ptr(), turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
-        call.spans, call.requests, call.threads = ctypes.addressof(table), len(spans.counts), torch.get_num_threads()
+        call.spans, call.requests = ctypes.addressof(table), len(spans.counts)
         call.taps, call.tapped, call.wanted = ctypes.addressof(tapped), len(taps), WANTED[wanted]
         call.out, call.features = made.hidden.data_ptr(), made.features.data_ptr()
         if kernels().forward(byref(call)):
             raise MemoryError("attention: no memory for the states of its rows")
         return made
-
-    def _make_room(self, rows: int) -> None:
-        needed = self.working_bytes(rows)
-        if needed > len(self._workspace):
-            self._workspace = empty(needed, torch.uint8)
-            self._call.workspace = self._workspace.data_ptr()
-        self._call.rows = rows
 
 
 def _count(rows: int, requests: int, wanted: Wanted) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref
-from threading import Lock
 
 import torch
 from torch import Tensor
 
 from dflash_accelerated.native import CODES, Intake, empty, kernels, rows_of
+from dflash_accelerated.native.kept import KeptCall
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Seat, Spans, Store
 from dflash_accelerated.ops.attention.seats import SeatTable, spans_table
@@ -27,45 +27,33 @@ class NativeMaterializer(Materializer):
         super().__init__(weights, seats, staged, eps, numerics)
         self._table = SeatTable(seats)
         layers, dim = weights.norms.shape
-        self._call = Intake(
+        common = Intake(
             layers=self._table.address, fc=weights.fc.native, projection=weights.projection.native,
             hidden_norm=weights.hidden_norm.data_ptr(), norms=weights.norms.data_ptr(), count=layers,
             kv_heads=weights.projection.outputs // (2 * layers * dim), dim=dim, staged=staged,
             act=CODES[numerics.act], compute=CODES[numerics.compute], eps=eps,
         )  # fmt: skip
-        self._workspace = empty(0, torch.uint8)
-        self._one_at_a_time = Lock()  # a call of C lets other threads of Python run
+        self._kept = KeptCall("intake", common)
 
     def working_bytes(self, rows: int) -> int:
         """Those of a workspace that is kept from call to call."""
-        call = Intake.from_buffer_copy(self._call)
-        call.rows = rows
-        found: int = kernels().intake_bytes(byref(call))
-        return found
+        return self._kept.bytes_for(rows)
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
-        with self._one_at_a_time:
+        with self._kept.lock:
             return self._run(features, stores, turns, spans)
 
     def _run(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
-        call, rows = self._call, features.shape[0]
-        if rows != call.rows:
-            self._make_room(rows)
+        rows = features.shape[0]
+        call = self._kept.of(rows)
         features, table = features.contiguous(), spans_table(spans)
         c = empty((rows, call.fc.outputs), self._numerics.act)
         self._table.read_from(stores)
         call.features, call.c = features.data_ptr(), c.data_ptr()
         call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
-        call.spans, call.requests, call.threads = ctypes.addressof(table), len(spans.counts), torch.get_num_threads()
+        call.spans, call.requests = ctypes.addressof(table), len(spans.counts)
         kernels().intake(byref(call))
         return c
-
-    def _make_room(self, rows: int) -> None:
-        needed = self.working_bytes(rows)
-        if needed > len(self._workspace):
-            self._workspace = empty(needed, torch.uint8)
-            self._call.workspace = self._workspace.data_ptr()
-        self._call.rows = rows
 
 
 def store(
