@@ -13,6 +13,7 @@ import pytest
 import torch
 from dflash.model import DFlash2DraftModel, DFlashDraftModel
 from dflash_accelerated import Engine
+from dflash_accelerated.kernels import Choice
 from dflash_reference.request import Settings
 from dflash_spec.registry import load_profile
 from dflash_vectors import planted
@@ -66,9 +67,9 @@ class Made:
             AutoModelForCausalLM.from_pretrained(self.folder / "target", dtype=torch.float32),
         )
 
-    def engine(self, profile: str) -> Engine:
+    def engine(self, profile: str, kernels: Choice = "auto") -> Engine:
         return Engine.from_pretrained(
-            *self.folders, profile=profile, public_tokens=self.pair.public, draft_tokens=DRAFTS
+            *self.folders, profile=profile, public_tokens=self.pair.public, draft_tokens=DRAFTS, kernels=kernels
         )  # fmt: skip
 
     def replayed(self, folder: Path, only: Any = None) -> Report:

@@ -7,12 +7,12 @@ here the rounds from 34 on are judged.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dflash_accelerated.ops import materialize
 from dflash_accelerated.ops.attention import Spans
 from dflash_vectors.peers import trace_authors
 from dflash_vectors.replay import BUG, Report
@@ -102,7 +102,8 @@ class Ring:
         self.change, self.writes, self.first = change, -1, 0
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        store: Callable[..., None] = materialize.store
+        plainly = import_module("dflash_accelerated.ops.materialize.torch")
+        store: Callable[..., None] = plainly.store
 
         def wrong(*arguments: Any) -> None:
             *rows, held, spans, numerics = arguments
@@ -114,7 +115,7 @@ class Ring:
                 self.first = spans.starts[0]
             store(*rows, held, spans if self.writes < FROM else self.change(self, spans), numerics)
 
-        monkeypatch.setattr(materialize, "store", wrong)
+        monkeypatch.setattr(plainly, "store", wrong)
 
 
 def last_slot_missed(ring: Ring, spans: Spans) -> Spans:
@@ -139,7 +140,8 @@ def ring_report(made: Made, profile: str, change: Any, tmp_path: Path, monkeypat
     from trace_engine import decode  # type: ignore[import-not-found]
 
     Ring(change).patch(monkeypatch)
-    decode(tmp_path / "trace", made.engine(profile), made.folder, made.pair.prompts[0], NEW_TOKENS + 20, profile)
+    engine = made.engine(profile, kernels="torch")
+    decode(tmp_path / "trace", engine, made.folder, made.pair.prompts[0], NEW_TOKENS + 20, profile)
     return made.replayed(tmp_path / "trace", JUDGED)
 
 
