@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
@@ -15,6 +16,7 @@ from dflash_accelerated.ops.dispatch import dispatched
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.norm_rope import norm_rope
 from dflash_accelerated.ops.rope import Tables, Turns
+from dflash_accelerated.ops.rows import RowRange, gathered
 
 
 class ContextWeights(NamedTuple):
@@ -36,6 +38,14 @@ class ContextWeights(NamedTuple):
         return products + self.hidden_norm.nbytes + self.norms.nbytes
 
 
+class Group(NamedTuple):
+    """The layers whose context is in the store `group`: which they are, I64 [L] or None for all, and norms [L, D]."""
+
+    group: int
+    layers: Tensor | None
+    norms: Tensor
+
+
 class Materializer:
     """From features of committed rows to what the layers of a draft read of them, op by op.
 
@@ -49,6 +59,8 @@ class Materializer:
         """`seats` say where each layer's context is; `staged` is as in `keys`."""
         self.weights, self.seats = weights, tuple(seats)
         self._staged, self._eps, self._numerics = staged, eps, numerics
+        # Which layers is on the device from the start: a recorded forward cannot copy a list there.
+        self._groups = tuple(_groups(seats, weights.norms))
 
     def working_bytes(self, rows: int) -> int:
         """Bytes that a call with so many rows holds between its ops."""
@@ -59,12 +71,24 @@ class Materializer:
         weights, numerics = self.weights, self._numerics
         c = feature(features, weights.fc, weights.hidden_norm, self._eps, numerics).c
         raw, turn = project(c, weights.projection, *weights.norms.shape), turns.at(spans.positions)
-        for group, held in enumerate(stores):
-            layers = [layer for layer, seat in enumerate(self.seats) if seat.group == group]
-            if layers:
-                k, v = raw if len(layers) == len(self.seats) else (part[:, layers] for part in raw)
-                store(k, v, weights.norms[layers], turn, self._eps, self._staged, held, spans, numerics)
+        for group, layers, norms in self._groups:
+            k, v = raw if layers is None else (part.index_select(1, layers) for part in raw)
+            store(k, v, norms, turn, self._eps, self._staged, stores[group], spans, numerics)
         return c
+
+    def take(self, features: Sequence[RowRange], stores: Sequence[Store], turns: Turns, spans: Spans) -> None:
+        """The same of rows wherever they lie, where nobody asks for `c`."""
+        self(gathered(features), stores, turns, spans)
+
+
+def _groups(seats: Sequence[Seat], norms: Tensor) -> Iterator[Group]:
+    for group in sorted({seat.group for seat in seats}):
+        own = [layer for layer, seat in enumerate(seats) if seat.group == group]
+        if len(own) == len(seats):
+            yield Group(group, None, norms)
+        else:
+            layers = torch.tensor(own, device=norms.device)
+            yield Group(group, layers, norms[layers])
 
 
 class Raw(NamedTuple):
