@@ -1,6 +1,8 @@
 /* How attention is shared out: by request, KV head and block of lines, and by chunks of the context where these are
  * few. Chunks are joined in their own order either way, so that both give the same bits. */
 
+#define WAVE 16 /* chunks, for each thread, whose states are held at once */
+
 /* The queries of an item as its products take them. */
 static void fill_queries(const struct attention_job *j, const struct item *item, float *q) {
     const struct attention *a = &j->a;
@@ -18,67 +20,104 @@ static void fill_queries(const struct attention_job *j, const struct item *item,
     }
 }
 
-static void run_item(const struct attention_job *j, int64_t index, int64_t thread) {
-    const struct item *item = j->items + index;
-    float *state = j->workspace + thread * j->room, *all = state + j->state, *q = all + j->state;
-    float *columns = q + BLOCK * j->a.dim + LANES;
-    struct sights sights;
-    if (j->tiled) tiled_queries(j, item, (uint32_t *)q, &sights);
-    else fill_queries(j, item, q);
-    if (j->split) {
-        int64_t low = most(item->low, item->chunk * CHUNK), high = least(item->high, (item->chunk + 1) * CHUNK);
-        chunk_of(j, item, low, high, q, &sights, columns, j->partials + item->found * j->state);
-        return;
-    }
-    for (int64_t low = item->low; low < item->high; low = low / CHUNK * CHUNK + CHUNK) {
-        float *to = low == item->low ? all : state;
-        chunk_of(j, item, low, least(item->high, low / CHUNK * CHUNK + CHUNK), q, &sights, columns, to);
-        if (to == state) join(j, item->lines, all, state);
-    }
-    finish_lines(j, item, all);
+INLINE int64_t chunks_of(const struct item *item) { return (item->high - 1) / CHUNK - item->low / CHUNK + 1; }
+
+/* The block of lines of a request that begins with `first`. */
+static struct item lines_from(const struct attention *a, int64_t request, int64_t first) {
+    int64_t heads = a->query_heads / a->kv_heads, lines = a->spans[4 * request + 2] * heads, unused;
+    struct item item = {.request = request, .first = first, .lines = least(BLOCK, lines - first)};
+    sight(a, request, first / heads, &item.low, &unused);
+    sight(a, request, (first + item.lines - 1) / heads, &unused, &item.high);
+    return item;
 }
 
-static void run_plain(void *job, int64_t index, int64_t thread) { run_item(job, index, thread); }
+/* How many tasks a KV head of a request has: its blocks, or where they are `split` the chunks of these. */
+static int64_t tasks_of_head(const struct attention *a, int split, int64_t request) {
+    int64_t lines = a->spans[4 * request + 2] * (a->query_heads / a->kv_heads), tasks = 0;
+    if (!split) return above(lines, BLOCK) / BLOCK;
+    for (int64_t first = 0; first < lines; first += BLOCK) {
+        struct item item = lines_from(a, request, first);
+        tasks += chunks_of(&item);
+    }
+    return tasks;
+}
 
-static void run_tiled(void *job, int64_t index, int64_t thread) {
+static int64_t count_tasks(const struct attention *a, int split) {
+    int64_t tasks = 0;
+    for (int64_t request = 0; request < a->requests; request++) tasks += tasks_of_head(a, split, request) * a->kv_heads;
+    return tasks;
+}
+
+/* The item of a task, found anew each time: a list would need room for as many as there may ever be. */
+static struct item find_task(const struct attention *a, int split, int64_t task) {
+    int64_t request = 0, first = 0, each;
+    while (task >= (each = tasks_of_head(a, split, request)) * a->kv_heads) task -= each * a->kv_heads, request++;
+    int64_t head = task / each, rest = task % each;
+    if (!split) first = rest * BLOCK, rest = 0;
+    struct item item = lines_from(a, request, first);
+    for (; split && rest >= chunks_of(&item); item = lines_from(a, request, first += BLOCK)) rest -= chunks_of(&item);
+    item.head = head, item.chunk = item.low / CHUNK + rest;
+    return item;
+}
+
+/* A thread's own part of the workspace. */
+struct bench {
+    float *state, *all, *q, *columns;
+};
+
+static struct bench bench_of(const struct attention_job *j, int64_t thread) {
+    float *state = j->rooms + thread * j->room, *all = state + j->state, *q = all + j->state;
+    return (struct bench){state, all, q, q + j->lines * j->a.dim + LANES};
+}
+
+static void take_queries(const struct attention_job *j, const struct item *item, float *q, struct sights *sights) {
+    if (j->tiled) tiled_queries(j, item, (uint32_t *)q, sights);
+    else fill_queries(j, item, q);
+}
+
+/* All chunks of an item, and what comes of them. */
+static void run_item(const struct attention_job *j, int64_t task, int64_t thread) {
+    struct item item = find_task(&j->a, 0, task);
+    struct bench b = bench_of(j, thread);
+    struct sights sights;
+    take_queries(j, &item, b.q, &sights);
+    for (int64_t low = item.low; low < item.high; low = low / CHUNK * CHUNK + CHUNK) {
+        float *to = low == item.low ? b.all : b.state;
+        chunk_of(j, &item, low, least(item.high, low / CHUNK * CHUNK + CHUNK), b.q, &sights, b.columns, to);
+        if (to == b.state) join(j, item.lines, b.all, b.state);
+    }
+    finish_lines(j, &item, b.all);
+}
+
+/* One chunk of an item, into a state that the wave holds. */
+static void run_chunk(const struct attention_job *j, int64_t task, int64_t thread) {
+    struct item item = find_task(&j->a, 1, j->first + task);
+    struct bench b = bench_of(j, thread);
+    struct sights sights;
+    take_queries(j, &item, b.q, &sights);
+    int64_t low = most(item.low, item.chunk * CHUNK), high = least(item.high, (item.chunk + 1) * CHUNK);
+    chunk_of(j, &item, low, high, b.q, &sights, b.columns, j->wave + task * j->state);
+}
+
+static void run_task(void *held, int64_t task, int64_t thread) {
+    const struct attention_job *j = held;
 #if TILES_BUILT
-    open_tiles();
-    run_item(job, index, thread);
-    close_tiles();
-#else
-    run_plain(job, index, thread);
+    if (j->tiled) open_tiles();
+#endif
+    (j->split ? run_chunk : run_item)(j, task, thread);
+#if TILES_BUILT
+    if (j->tiled) close_tiles();
 #endif
 }
 
-/* Writes the items where there is room for them; returns how many there are. */
-static int64_t list_items(const struct attention *a, int split, struct item *items) {
-    int64_t count = 0, heads = a->query_heads / a->kv_heads, unused;
-    for (int64_t request = 0; request < a->requests; request++)
-        for (int64_t head = 0; head < a->kv_heads; head++) {
-            int64_t lines = a->spans[4 * request + 2] * heads;
-            for (int64_t first = 0; first < lines; first += BLOCK) {
-                struct item one = {request, head, first, least(BLOCK, lines - first), 0, 0, 0, 0};
-                sight(a, request, first / heads, &one.low, &unused);
-                sight(a, request, (first + one.lines - 1) / heads, &unused, &one.high);
-                int64_t last = split ? (one.high - 1) / CHUNK : one.low / CHUNK;
-                for (one.chunk = one.low / CHUNK; one.chunk <= last; one.chunk++, count++) {
-                    one.found = count;
-                    if (items) items[count] = one;
-                }
-            }
-        }
-    return count;
-}
-
-static void join_chunks(void *held, int64_t head, int64_t thread) {
-    const struct attention_job *j = held;
-    const struct item *item = j->items + head;
-    (void)thread;
-    float *all = j->partials + item->found * j->state;
-    if (item->chunk != item->low / CHUNK) return; /* the first chunk's task joins all of its block */
-    for (int64_t later = 1; later <= (item->high - 1) / CHUNK - item->chunk; later++)
-        join(j, item->lines, all, all + later * j->state);
-    finish_lines(j, item, all);
+/* The wave's chunks to those before them. Only the last item may go on in the next wave, so one state is enough. */
+static void join_wave(const struct attention_job *j, int64_t tasks) {
+    for (int64_t task = 0; task < tasks; task++) {
+        struct item item = find_task(&j->a, 1, j->first + task);
+        if (item.chunk == item.low / CHUNK) clear(j->joined, item.lines, j->padded);
+        join(j, item.lines, j->joined, j->wave + task * j->state);
+        if (item.chunk == (item.high - 1) / CHUNK) finish_lines(j, &item, j->joined);
+    }
 }
 
 /* The own keys and values into their slots, once nothing reads the store any more. */
@@ -98,26 +137,36 @@ static void keep_rows(const struct attention *a) {
     }
 }
 
-/* Returns 0, or 1 where there is no memory for the work. */
-int attend(const struct attention *a) {
-    int64_t padded = above(a->dim, LANES), state = BLOCK * (padded + 2);
-    int64_t room = above(2 * state + BLOCK * a->dim + LANES + 2 * TILE * padded, LANES);
-    int pairs = PAIRS_AT_HAND && a->act == BF16 && a->given == BF16 && a->held == BF16 && a->dim % 32 == 0;
-    int tiled = pairs && TILES_BUILT && tiles_granted;
-    if (tiled) room = above(2 * state + BLOCK * a->dim + LANES + tiled_room(a->dim), LANES);
-    int64_t whole = list_items(a, 0, NULL), split = a->threads > 1 && whole < 4 * a->threads;
-    int64_t count = split ? list_items(a, 1, NULL) : whole;
-    if (count == whole) split = 0;
-    int64_t floats = room * a->threads + (split ? count * state : 0);
-    char *memory = aligned_alloc(64, above(floats * sizeof(float), 64) + above(count * sizeof(struct item), 64));
-    if (!memory) return 1;
-    struct item *items = (struct item *)(memory + above(floats * sizeof(float), 64));
-    struct attention_job job = {*a, items, (float *)memory, (float *)memory + room * a->threads,
-                                padded, state, room, (int)split, pairs, tiled};
-    list_items(a, (int)split, items);
-    share(tiled ? run_tiled : run_plain, &job, count, a->threads);
-    if (split) share(join_chunks, &job, count, 1);
+/* Lays the work out in its workspace; returns how many bytes that are, however long the contexts are. */
+static int64_t lay_out_work(const struct attention *a, struct attention_job *j) {
+    *j = (struct attention_job){.a = *a, .padded = above(a->dim, LANES), .rooms = a->workspace};
+    j->lines = least(BLOCK, above(a->rows * (a->query_heads / a->kv_heads), 16));
+    j->state = 2 * BLOCK + j->lines * j->padded;
+    j->room = above(2 * j->state + j->lines * a->dim + LANES + 2 * TILE * j->padded, LANES);
+    j->joined = j->rooms + j->room * a->threads;
+    j->wave = j->joined + j->state;
+    int64_t held = a->threads > 1 ? 1 + WAVE * a->threads : 0;
+    return (j->room * a->threads + held * j->state) * sizeof(float);
+}
+
+int64_t attention_bytes(const struct attention *a) {
+    struct attention_job unused;
+    return lay_out_work(a, &unused);
+}
+
+void attend(const struct attention *a) {
+    struct attention_job job;
+    lay_out_work(a, &job);
+    job.pairs = PAIRS_AT_HAND && a->act == BF16 && a->given == BF16 && a->held == BF16 && a->dim % 32 == 0;
+    job.tiled = job.pairs && TILES_BUILT && tiles_granted;
+    int64_t items = count_tasks(a, 0), few = a->threads > 1 && items < 4 * a->threads;
+    int64_t chunks = few ? count_tasks(a, 1) : items, each = WAVE * a->threads;
+    job.split = chunks > items;
+    if (!job.split) share(run_task, &job, items, a->threads);
+    for (; job.split && job.first < chunks; job.first += each) {
+        int64_t tasks = least(each, chunks - job.first);
+        share(run_task, &job, tasks, a->threads);
+        join_wave(&job, tasks);
+    }
     if (a->keep) keep_rows(a);
-    free(memory);
-    return 0;
 }

@@ -10,9 +10,9 @@
 
 struct attention {
     const void *q, *k, *v;
-    void *keys, *values, *out;
+    void *keys, *values, *out, *workspace;
     const int32_t *spans; /* [requests, 4]: lane, start, count, first row */
-    int64_t requests, query_heads, kv_heads, dim, slots, lane_stride, head_stride;
+    int64_t rows, requests, query_heads, kv_heads, dim, slots, lane_stride, head_stride;
     int64_t q_stride, k_stride, v_stride, window;
     int causal, keep, act, given, held; /* `given` is v's type, `held` that of stored values */
     int64_t threads;
@@ -20,18 +20,18 @@ struct attention {
 
 /* Lines [first, first + lines) of a request's KV head, and the positions [low, high) that any of them sees. */
 struct item {
-    int64_t request, head, first, lines, low, high, chunk, found;
+    int64_t request, head, first, lines, low, high, chunk;
 };
 
 struct attention_job {
     struct attention a;
-    struct item *items;
-    float *workspace, *partials;
-    int64_t padded, state, room; /* channels rounded up to lanes; floats of a state; floats of a thread's workspace */
-    int split, pairs, tiled; /* whether chunks are items of their own; whether products take pairs of BF16; in tiles */
+    float *rooms, *joined, *wave; /* the threads' own; a state; those of chunks `first` and after it */
+    int64_t first, lines, padded; /* lines of a state, at most BLOCK; channels rounded up to lanes */
+    int64_t state, room;          /* floats of a state, and of what a thread has */
+    int split, pairs, tiled; /* whether chunks are tasks of their own; whether products take pairs of BF16; in tiles */
 };
 
-/* A state: the greatest score and the sum of weights of each line, then the weighted sums [BLOCK, padded]. */
+/* A state: the greatest score and the sum of weights of each line, then the weighted sums [lines, padded]. */
 INLINE float *peak_of(float *state) { return state; }
 INLINE float *sum_of(float *state) { return state + BLOCK; }
 INLINE float *total_of(float *state) { return state + 2 * BLOCK; }

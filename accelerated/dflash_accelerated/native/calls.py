@@ -50,8 +50,8 @@ class Attention(ctypes.Structure):
     """`struct attention` of attention.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "keys", "values", "out", "spans")),
-        *((name, ctypes.c_int64) for name in ("requests", "query_heads", "kv_heads", "dim", "slots")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "keys", "values", "out", "workspace", "spans")),
+        *((name, ctypes.c_int64) for name in ("rows", "requests", "query_heads", "kv_heads", "dim", "slots")),
         *((name, ctypes.c_int64) for name in ("lane_stride", "head_stride", "q_stride", "k_stride", "v_stride")),
         ("window", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("causal", "keep", "act", "given", "held")),
@@ -110,9 +110,9 @@ def kernels() -> ctypes.CDLL:
         [ctypes.c_int64, ctypes.c_int64, ctypes.c_int],
         ctypes.c_int64,
     )
-    library.attend.argtypes, library.attend.restype = [ctypes.POINTER(Attention)], ctypes.c_int
     for name, struct, restype in (
-        ("forward", Forward, ctypes.c_int), ("forward_bytes", Forward, ctypes.c_int64),
+        ("attend", Attention, None), ("attention_bytes", Attention, ctypes.c_int64),
+        ("forward", Forward, None), ("forward_bytes", Forward, ctypes.c_int64),
         ("intake", Intake, None), ("intake_bytes", Intake, ctypes.c_int64),
     ):  # fmt: skip
         function = getattr(library, name)

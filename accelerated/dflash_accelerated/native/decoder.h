@@ -27,6 +27,7 @@ enum { NONE, ALL, LAST, PROPOSING };
 /* What the stages of a layer hand on, row by row. */
 struct stages {
     void *cosine, *sine, *normed, *raw, *placed, *value, *attended, *middle, *gates, *gated, *increments, *late, *branch, *x;
+    void *attention;
     int64_t *places;
 };
 
@@ -62,6 +63,9 @@ static int64_t lay_out(const struct forward *f, char *workspace, struct stages *
     s->late = carve(workspace, &taken, increments / 2 * compute);
     s->branch = carve(workspace, &taken, f->hidden * compute);
     s->x = carve(workspace, &taken, f->hidden * act);
+    struct attention work = {.rows = f->rows, .query_heads = f->query_heads, .kv_heads = f->kv_heads, .dim = f->dim,
+                             .threads = f->threads};
+    s->attention = carve(workspace, &taken, attention_bytes(&work));
     return taken;
 }
 
@@ -94,7 +98,7 @@ static void convert(const void *from, int64_t stride, int type, int through, voi
 }
 
 /* Queries, keys and values of rows that are normed, and what they attend to. */
-static int attend_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *normed) {
+static void attend_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *normed) {
     int64_t turning = f->query_heads + f->kv_heads, heads = turning + f->kv_heads, dim = f->dim;
     multiply(&l->qkv, normed, f->act, f->rows, NULL, 0, s->raw, f->act, f->threads);
     norm_rope(s->raw, l->head_norm, s->cosine, s->sine, s->placed, f->rows, turning, dim, heads * dim, turning, f->act,
@@ -107,10 +111,10 @@ static int attend_layer(const struct forward *f, const struct layer *l, const st
         value = s->value, value_stride = f->kv_heads * dim, given = l->held;
     }
     struct attention a = {
-        s->placed, at(s->placed, f->query_heads * dim, f->act), value, l->keys, l->values, s->attended, f->spans,
-        f->requests, f->query_heads, f->kv_heads, dim, l->slots, l->lane_stride, l->head_stride,
+        s->placed, at(s->placed, f->query_heads * dim, f->act), value, l->keys, l->values, s->attended, s->attention,
+        f->spans, f->rows, f->requests, f->query_heads, f->kv_heads, dim, l->slots, l->lane_stride, l->head_stride,
         turning * dim, turning * dim, value_stride, l->window, l->causal, f->keep, f->act, given, l->held, f->threads};
-    return attend(&a);
+    attend(&a);
 }
 
 /* The norm of rows x, its increments, and the convolution's input side, into `out`; the output side's increments stay
@@ -134,27 +138,25 @@ static void finish_branch(const struct forward *f, const struct product *weight,
              f->hidden, f->conv_taps, f->groups, side, f->compute, f->act, f->threads);
 }
 
-static int plain_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *x, void *out) {
+static void plain_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *x, void *out) {
     rms_norm(x, l->input_norm, s->normed, f->rows, f->hidden, 1, f->act, f->compute, f->act, f->eps, f->threads);
-    if (attend_layer(f, l, s, s->normed)) return 1;
+    attend_layer(f, l, s, s->normed);
     multiply(&l->o_proj, s->attended, f->act, f->rows, x, f->act, s->middle, f->act, f->threads);
     rms_norm(s->middle, l->post_norm, s->normed, f->rows, f->hidden, 1, f->act, f->compute, f->act, f->eps, f->threads);
     multiply(&l->gate_up, s->normed, f->act, f->rows, NULL, 0, s->gates, f->compute, f->threads);
     gated(s->gates, s->gated, f->rows, l->gate_up.outputs / 2, f->compute, f->act, f->threads);
     multiply(&l->down_proj, s->gated, f->act, f->rows, s->middle, f->act, out, f->act, f->threads);
-    return 0;
 }
 
-static int convolved_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *x,
-                           void *out) {
+static void convolved_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *x,
+                            void *out) {
     prepare_branch(f, &l->outer, l->outer_base, l->input_norm, x, s, s->branch);
-    if (attend_layer(f, l, s, s->branch)) return 1;
+    attend_layer(f, l, s, s->branch);
     finish_branch(f, &l->o_proj, l->outer_base, s->attended, x, s, s->middle);
     prepare_branch(f, &l->inner, l->inner_base, l->post_norm, s->middle, s, s->branch);
     multiply(&l->gate_up, s->branch, f->act, f->rows, NULL, 0, s->gates, f->compute, f->threads);
     gated(s->gates, s->gated, f->rows, l->gate_up.outputs / 2, f->compute, f->act, f->threads);
     finish_branch(f, &l->down_proj, l->inner_base, s->gated, s->middle, s, out);
-    return 0;
 }
 
 /* The final norm of the rows that are wanted. */
@@ -172,9 +174,8 @@ static void norm_wanted(const struct forward *f, const void *x) {
     }
 }
 
-/* Rows x through all layers, the features on the way, and at the end the wanted rows' norms into `out`. Returns 0, or 1
- * where attention has no memory for its work. */
-int forward(const struct forward *f) {
+/* Rows x through all layers, the features on the way, and at the end the wanted rows' norms into `out`. */
+void forward(const struct forward *f) {
     struct stages s;
     lay_out(f, f->workspace, &s);
     find_places(f, s.places);
@@ -184,11 +185,10 @@ int forward(const struct forward *f) {
     const void *x = f->x;
     for (int64_t layer = 0; layer < f->count; layer++, x = s.x) {
         const struct layer *l = f->layers + layer;
-        if ((l->outer_base ? convolved_layer : plain_layer)(f, l, &s, x, s.x)) return 1;
+        (l->outer_base ? convolved_layer : plain_layer)(f, l, &s, x, s.x);
         for (int64_t tap = 0; tap < f->tapped; tap++)
             for (int64_t row = 0; row < f->rows && f->taps[tap] == layer; row++)
                 memcpy((char *)f->features + (row * f->tapped + tap) * bytes, (const char *)s.x + row * bytes, bytes);
     }
     if (f->wanted != NONE) norm_wanted(f, x);
-    return 0;
 }

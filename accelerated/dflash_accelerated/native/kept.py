@@ -26,20 +26,19 @@ class KeptCall(Generic[Arguments]):
         self._workspace = empty(0, torch.uint8)
 
     def bytes_for(self, rows: int) -> int:
-        """Bytes of the workspace of a call with so many rows."""
+        """Bytes of the workspace of a call with so many rows, on as many threads as there are now."""
         arguments = type(self._arguments).from_buffer_copy(self._arguments)
-        arguments.rows = rows
+        arguments.rows, arguments.threads = rows, torch.get_num_threads()
         found: int = getattr(kernels(), f"{self._name}_bytes")(byref(arguments))
         return found
 
     def of(self, rows: int) -> Arguments:
         """The arguments, with room for so many rows."""
-        arguments = self._arguments
-        if rows != arguments.rows:
+        arguments, threads = self._arguments, torch.get_num_threads()
+        if (rows, threads) != (arguments.rows, arguments.threads):
             needed = self.bytes_for(rows)
             if needed > len(self._workspace):
                 self._workspace = empty(needed, torch.uint8)
                 arguments.workspace = self._workspace.data_ptr()
-            arguments.rows = rows
-        arguments.threads = torch.get_num_threads()
+            arguments.rows, arguments.threads = rows, threads
         return arguments

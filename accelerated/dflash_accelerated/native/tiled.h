@@ -14,9 +14,6 @@ struct sights {
     int64_t any_low[BLOCK / ABREAST], any_high[BLOCK / ABREAST], all_low[BLOCK / ABREAST], all_high[BLOCK / ABREAST];
 };
 
-/* Floats of a step's values in pairs, and of copied keys and values. */
-INLINE int64_t tiled_room(int64_t dim) { return SWEEP / 2 * dim + SWEEP * dim; }
-
 #if TILES_BUILT
 /* 16 rows at equal distances. */
 struct run {

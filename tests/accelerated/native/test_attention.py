@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from dflash_accelerated.native import available, kernels
+from dflash_accelerated.native import available, empty, kernels
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention.native import attend
 from dflash_accelerated.ops.attention.spans import Spans, Store
@@ -112,6 +112,7 @@ CASES = {
     "two-chunks": ([(0, 1500, 4), (1, 2047, 2)], (4, 2, 128), 2100, 0, True),
     "ring-in-pairs": ([(0, 211, 17)], (6, 2, 96), 64, 21, True),
     "odd-ring-in-pairs": ([(3, 211, 5)], (4, 1, 32), 50, 0, False),
+    "two-waves-of-chunks": ([(2, 17000, 2)], (2, 2, 32), 17100, 0, True),
     "window-over-chunks": ([(1, 2040, 17)], (3, 1, 32), 2100, 1100, True),
     "prefill-in-pairs": ([(2, 0, 3), (0, 40, 75)], (6, 2, 64), 128, 0, True),
     "prefill": ([(0, 40, 75)], (4, 1, 48), 128, 0, True),
@@ -136,8 +137,8 @@ def test_rows_see_what_they_must_and_nothing_else(case: str, numerics: Numerics)
         first += count
 
 
-UNSPLIT = ("causal-block", "three-requests", "two-chunks", "prefill", "ring-in-pairs", "window-over-chunks",
-           "prefill-in-pairs")  # fmt: skip
+UNSPLIT = ("causal-block", "three-requests", "two-chunks", "two-waves-of-chunks", "prefill", "ring-in-pairs",
+           "window-over-chunks", "prefill-in-pairs")  # fmt: skip
 """Whose rows, one after another, find in the store what they found together: all causal, and no ring too small."""
 
 
@@ -163,6 +164,26 @@ def test_a_row_does_not_depend_on_threads_or_on_other_rows(case: str, tiny: bool
             made = attend(q[at], k[at], v[at], store, 1, alone, window, causal, True, numerics)
             assert torch.equal(made, together[at]), (start, row)
         first += count
+
+
+@pytest.mark.parametrize("case", ["one-row", "prefill-in-pairs", "two-waves-of-chunks", "wrapped-causal-window"])
+def test_work_stays_within_the_bytes_that_it_asks_for(
+    case: str, numerics: Numerics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beyond = []
+
+    def guarded(shape: Any, dtype: torch.dtype) -> Tensor:
+        if dtype != torch.uint8:
+            return empty(shape, dtype)
+        held = torch.full((shape + 4096,), 0xA5, dtype=torch.uint8)
+        beyond.append(held[shape:])
+        return held[:shape]
+
+    monkeypatch.setattr("dflash_accelerated.ops.attention.native.empty", guarded)
+    spans, heads, slots, window, causal = CASES[case]
+    one_call(numerics, spans, heads, slots, window, causal)
+    (rest,) = beyond
+    assert bool((rest == 0xA5).all())
 
 
 def test_hidden_rows_have_no_weight_however_large_they_are() -> None:

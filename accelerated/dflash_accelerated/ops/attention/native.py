@@ -19,10 +19,7 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, store: Store, layer: int, spans: Spans,
     window: int, causal: bool, keep: bool, numerics: Numerics,
 ) -> Tensor:  # fmt: skip
-    """As the torch function: q [R, QH, D], k and v [R, KV, D] of the spans' own rows, result ACT [R, QH·D].
-
-    Raises MemoryError where there is none for the rows' states.
-    """
+    """As the torch function: q [R, QH, D], k and v [R, KV, D] of the spans' own rows, result ACT [R, QH·D]."""
     q, k, v = rows_of(q), rows_of(k), rows_of(v)
     rows, query_heads, dim = q.shape
     keys, values = store.keys, store.values
@@ -31,10 +28,11 @@ def attend(
     call = Attention(
         q.data_ptr(), k.data_ptr(), v.data_ptr(),
         keys.data_ptr() + layer * deep * keys.element_size(), values.data_ptr() + layer * deep * values.element_size(),
-        out.data_ptr(), spans.table.data_ptr(),
-        len(spans.counts), query_heads, k.shape[1], dim, store.slots, lane, head, q.stride(0), k.stride(0), v.stride(0),
+        out.data_ptr(), None, spans.table.data_ptr(), rows, len(spans.counts), query_heads, k.shape[1], dim,
+        store.slots, lane, head, q.stride(0), k.stride(0), v.stride(0),
         window, causal, keep, CODES[q.dtype], CODES[v.dtype], CODES[values.dtype], torch.get_num_threads(),
     )  # fmt: skip
-    if kernels().attend(byref(call)):
-        raise MemoryError("attention: no memory for the states of its rows")
+    workspace = empty(kernels().attention_bytes(byref(call)), torch.uint8)
+    call.workspace = workspace.data_ptr()
+    kernels().attend(byref(call))
     return out
