@@ -56,8 +56,9 @@ def test_every_python_block_of_the_documents_runs(text: str, checkout: Path) -> 
 
 
 def test_ci_runs_the_make_commands_that_the_documents_leave_to_it() -> None:
-    script = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
-    assert set(script) >= CI_RUNS
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    made = {word for line in re.findall("^make (.*)$", script, re.MULTILINE) for word in line.split()}
+    assert {f"make {target}" for target in made} >= CI_RUNS
 
 
 def test_the_readme_counts_what_is_there() -> None:
