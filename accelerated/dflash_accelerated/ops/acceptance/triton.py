@@ -10,7 +10,7 @@ from torch import Tensor
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.acceptance.chains import Chains
 from dflash_accelerated.ops.acceptance.laws import SparseLaw
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.filters import Distribution
 from dflash_accelerated.ops.sampling.triton import draw
 
@@ -172,21 +172,3 @@ def _places(width: int) -> int:
 def _padded(ids: Tensor | None, values: Tensor) -> int:
     """How wide a program holds a row of candidates; a row over every id it does not hold."""
     return 1 if ids is None else int(triton.next_power_of_2(max(1, values.shape[1])))
-
-
-def variants() -> list[Variant]:
-    """Sixteen candidates against twenty, and laws over every id."""
-    pointers = dict.fromkeys(
-        ("proposals", "counts", "first", "target", "licensed", "accepted", "ids", "support"), "*i64"
-    )
-    held = pointers | dict.fromkeys(("q", "p", "coins"), "*fp32") | dict.fromkeys(("rest", "goals"), "*fp64")
-    signature = held | dict.fromkeys(("width", "coin_row", "drawn_size", "size"), "i32")
-    few = {"DRAWN_SPARSE": True, "SUPPORTED": True}
-    every = {"DRAWN_SPARSE": False, "SUPPORTED": False}
-    narrow, wide = {"DRAWN_WIDTH": 16, "WIDTH": 32, "PLACES": 16}, {"DRAWN_WIDTH": 1, "WIDTH": 1, "PLACES": 16}
-    return [
-        (_accepted_count, signature, few | narrow | {"COVERED": True}),
-        (_accepted_count, signature, every | wide | {"COVERED": False}),
-        (_residual, signature, few | {"TO_TARGET": False, "TO_TOP": True, "BLOCK": 32}),
-        (_residual, signature, every | {"TO_TARGET": True, "TO_TOP": False, "BLOCK": 2048}),
-    ]

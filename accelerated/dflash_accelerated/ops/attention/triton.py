@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention.spans import Spans, Store
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.rounding.triton import INTERPRETED, narrow, widen
 
 LOG2_E = 1.4426950408889634
@@ -73,9 +73,9 @@ def _keep(k, v, keys, values, start, count, begin, step, k_row, v_row, S: tl.con
     channel = tl.arange(0, WIDE)[None, :]
     for base in range(begin, count, step):
         own = base + tl.arange(0, COLUMNS)[:, None]
-        live, slot = (own < count) & (channel < D), (start + own) % S
-        key = tl.load(k + own * k_row + channel, mask=live, other=0)
-        value = tl.load(v + own * v_row + channel, mask=live, other=0)
+        live, slot, row = (own < count) & (channel < D), (start + own) % S, own.to(tl.int64)
+        key = tl.load(k + row * k_row + channel, mask=live, other=0)
+        value = tl.load(v + row * v_row + channel, mask=live, other=0)
         tl.store(keys + slot * D + channel, key, mask=live)
         tl.store(values + slot * D + channel, value, mask=live)
 
@@ -105,8 +105,8 @@ def _attend(
         own = tl.minimum(member // GROUP, count - 1)  # rows past the last one do as it does
         top, bottom = tile * ROWS // GROUP, tl.minimum((tile * ROWS + ROWS - 1) // GROUP, count - 1)
         row, query = first.to(tl.int64) + own, head * GROUP + member % GROUP
-        reads = live[:, None] & (channel < D)
-        rotated = tl.load(q + row[:, None] * q_row + query[:, None] * q_head + channel, mask=reads, other=0)
+        within = live[:, None] & (channel < D)
+        rotated = tl.load(q + row[:, None] * q_row + query[:, None] * q_head + channel, mask=within, other=0)
         peak, sums = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
         total = tl.zeros([ROWS, WIDE], tl.float32)
 
@@ -137,18 +137,19 @@ def _attend(
                 seen = seen & (behind >= 0)
             if WINDOW > 0:
                 seen = seen & (tl.abs(behind) < WINDOW)
-            key = tl.load(k + other[:, None] * k_row + channel, mask=reads, other=0)
-            value = tl.load(v + other[:, None] * v_row + channel, mask=reads, other=0)
+            far = other.to(tl.int64)[:, None]
+            key = tl.load(k + far * k_row + channel, mask=reads, other=0)
+            value = tl.load(v + far * v_row + channel, mask=reads, other=0)
             peak, sums, total = _fold(rotated, key, value, seen, peak, sums, total, SCALE)
 
-        place, writes = row * (KV * GROUP) + query, live[:, None] & (channel < D)
+        into = row * (KV * GROUP) + query
         if SPLITS == 1:
             total = total / sums[:, None]
         else:
-            place += split.to(tl.int64) * rows * (KV * GROUP)
-            tl.store(peaks + place, peak, mask=live)
-            tl.store(weights + place, sums, mask=live)
-        tl.store(out + place[:, None] * D + channel, narrow(total, out.dtype.element_ty), mask=writes)
+            into += split.to(tl.int64) * rows * (KV * GROUP)
+            tl.store(peaks + into, peak, mask=live)
+            tl.store(weights + into, sums, mask=live)
+        tl.store(out + into[:, None] * D + channel, narrow(total, out.dtype.element_ty), mask=within)
 
 
 @triton.jit
@@ -210,24 +211,3 @@ def _splits(programs: int, reach: int) -> int:
     """Among how many programs a context is shared: a power of two, from what is known before it is."""
     wanted = min(reach // SHARE, ENOUGH // programs)
     return 1 << max(0, wanted.bit_length() - 1)
-
-
-def variants() -> list[Variant]:
-    """Verification and a draft's block in each of the three combinations of dtypes, shared or not."""
-    numbers = ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head", "lane_stride", "head_stride", "rows")
-    shape: dict[str, object] = {"GROUP": 4, "KV": 8, "D": 128, "S": 4096, "SCALE": 128**-0.5 * LOG2_E, "WIDE": 128}
-    verify = {"WINDOW": 0, "CAUSAL": True, "KEEP": True}
-    block = {"WINDOW": 2048, "CAUSAL": False, "KEEP": False}
-    made: list[Variant] = []
-    for act, held in (("*bf16", "*fp16"), ("*fp32", "*fp32"), ("*bf16", "*bf16")):
-        tall, columns = TILES[torch.float32 if act == "*fp32" else torch.bfloat16]
-        for role, splits in ((verify, 16), (block, 1)):
-            own = {"q": act, "k": act, "v": held if role["KEEP"] else act, "keys": act, "values": held}
-            rest = {"table": "*i32", "out": act if splits == 1 else "*fp32", "peaks": "*fp32", "weights": "*fp32"}
-            constants = shape | role | {"SPLITS": splits, "ROWS": tall, "COLUMNS": columns}
-            types = own | rest | dict.fromkeys(numbers, "i32") | dict.fromkeys(constants, "constexpr")
-            made.append((_attend, types, constants))
-        joined = {"parts": "*fp32", "peaks": "*fp32", "weights": "*fp32", "out": act, "heads": "i32"}
-        constants = {"D": 128, "SPLITS": 16, "WIDE": 128}
-        made.append((_join, joined | dict.fromkeys(constants, "constexpr"), constants))
-    return made

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.rounding.triton import narrow, rounded, widen
 
 BLOCK = 1024
@@ -57,17 +57,3 @@ def convolve(
             RESIDUAL=residual is not None, BLOCK=block, **OPTIONS,
         )  # fmt: skip
     return mixed
-
-
-def variants() -> list[Variant]:
-    """Both sides of a branch: FP32 in, BF16 out with a residual, as profile ninfer has it; and BF16 throughout."""
-    integers = dict.fromkeys(("width", "delta_row", "delta_tap", "delta_group"), "i32")
-    constants = {"GROUP": 64, "TAPS": 4, "BLOCK": BLOCK}
-    return [
-        (
-            _convolve,
-            {"z": held, "base": held, "delta": held, "slot": "*i64", "residual": "*bf16", "mixed": "*bf16"} | integers,
-            constants | {"RESIDUAL": residual},
-        )
-        for held, residual in (("*fp32", True), ("*bf16", False))
-    ]

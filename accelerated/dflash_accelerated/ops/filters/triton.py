@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.filters import torch as plainly
 from dflash_accelerated.ops.filters.torch import Distribution
 from dflash_accelerated.ops.ranking.triton import CHUNK, NOTHING, best_keys, id_of, key_of, merged, score_of
@@ -101,14 +101,3 @@ def distribution(scores: Tensor, rows: SettingRows, numerics: Numerics) -> Distr
         keys, *settings, support, p, keys.shape[1], CAP=cap, COUNT=count, PLACES=places, CHUNK=CHUNK, **OPTIONS
     )
     return Distribution(support, p)
-
-
-def variants() -> list[Variant]:
-    """The cap of profile ninfer."""
-    few, integers = {"COUNT": 20, "PLACES": 32}, dict.fromkeys(("vocabulary", "row_stride", "width"), "i32")
-    floats = dict.fromkeys(("scores", "temperature", "top_p", "min_p", "p"), "*fp32")
-    signature = floats | dict.fromkeys(("keys", "top_k", "support"), "*i64") | integers
-    return [
-        (_best_of_tile, signature, few | {"TILE": TILE}),
-        (_law_of_row, signature, few | {"CAP": 20, "CHUNK": CHUNK}),
-    ]

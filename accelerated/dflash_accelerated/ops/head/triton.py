@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.head.torch import Best, Candidates
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.ranking.triton import CHUNK, NOTHING, best_keys, id_of, key_of, merged, score_of
@@ -147,19 +147,3 @@ def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
         block = min(4096, triton.next_power_of_2(public))
         _best[(rows,)](scores, *made, scores.stride(0), public, BLOCK=block, num_warps=8, **OPTIONS)
     return made
-
-
-def variants() -> list[Variant]:
-    """BF16 operands in a head held in FP32 and in one held in BF16, the merge of their best, and the largest logit."""
-    tensors = {"hidden": "*bf16", "global_ids": "*i64", "keys": "*i64"}
-    scalars = dict.fromkeys(("rows", "columns", "inputs"), "i32") | {"multiplier": "fp32", "softcap": "fp32"}
-    few = {"COUNT": 16, "PLACES": 16}
-    tile = few | {"OPERAND": tl.bfloat16, "MULTIPLIED": True, "TILE": TILE, "DEPTH": DEPTH}
-    row = {"keys": "*i64", "ids": "*i64", "scores": "*fp32", "width": "i32"}
-    largest = {"scores": "*bf16", "best": "*bf16", "best_id": "*i64", "row_stride": "i32", "public": "i32"}
-    return [
-        (_top_of_tile, tensors | {"weight": "*fp32"} | scalars, tile | {"CAPPED": True, "ROWS": 16}),
-        (_top_of_tile, tensors | {"weight": "*bf16"} | scalars, tile | {"CAPPED": False, "ROWS": ROWS}),
-        (_top_of_row, row, few | {"CHUNK": CHUNK}),
-        (_best, largest, {"BLOCK": 4096}),
-    ]

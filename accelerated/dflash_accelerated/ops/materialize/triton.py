@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention.spans import Spans, Store
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.norm_rope.triton import normed_turned
 from dflash_accelerated.ops.rope import Tables
 from dflash_accelerated.ops.rounding.triton import narrow, rounded, widen
@@ -91,17 +91,3 @@ def store(
             LISTED=triton.next_power_of_2(requests), HEADS=triton.next_power_of_2(kv_heads),
             BLOCK=triton.next_power_of_2(dim // 2), **OPTIONS,
         )  # fmt: skip
-
-
-def variants() -> list[Variant]:
-    """Eight heads of 128 in each of the three combinations of dtypes, staged or not."""
-    numbers = ("k_row", "k_layer", "v_row", "v_layer", "lane_stride", "layer_stride", "head_stride")
-    shape = {"KV": 8, "D": 128, "S": 4096, "REQUESTS": 3, "LISTED": 4, "HEADS": 8, "BLOCK": 64}
-    made: list[Variant] = []
-    for act, compute, value in (("*bf16", "*fp32", "*fp16"), ("*fp32",) * 3, ("*bf16",) * 3):
-        types = dict.fromkeys(("raw_k", "raw_v", "norms", "cos", "sin"), compute)
-        types |= {"keys": act, "values": value, "table": "*i32", "eps": "fp32"} | dict.fromkeys(numbers, "i32")
-        for staged in (True, False):
-            constants = shape | {"STAGED": staged}
-            made.append((_store, types | dict.fromkeys(constants, "constexpr"), constants))
-    return made

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.rounding.triton import narrow, rounded, widen
 
 BLOCK = 1024
@@ -47,10 +47,3 @@ def gated(gate_up: Tensor, numerics: Numerics) -> Tensor:
             gate_up, product, width, gate_up.stride(0), BLOCK=block, **OPTIONS
         )  # fmt: skip
     return product
-
-
-def variants() -> list[Variant]:
-    """Each of the three combinations of dtypes."""
-    rest = {"width": "i32", "gate_up_row": "i32", "BLOCK": "constexpr"}
-    dtypes = (("*fp32", "*bf16"), ("*fp32", "*fp32"), ("*bf16", "*bf16"))
-    return [(_gated, {"gate_up": held, "product": act} | rest, {"BLOCK": BLOCK}) for held, act in dtypes]

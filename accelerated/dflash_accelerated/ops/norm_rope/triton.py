@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.rms_norm.triton import reciprocal_root, weighted
 from dflash_accelerated.ops.rope import Tables
 from dflash_accelerated.ops.rounding.triton import narrow, rounded, widen
@@ -81,17 +81,3 @@ def norm_rope(raw: Tensor, norm: Tensor, turn: Tables, eps: float, staged: bool,
             HEADS=heads, D=dim, STAGED=staged, ROWS=tall, BLOCK=block, **OPTIONS,
         )  # fmt: skip
     return out
-
-
-def variants() -> list[Variant]:
-    """Heads of 128 in each of the three combinations of dtypes, staged or not."""
-    numbers = {"heads": "i32", "raw_row": "i32", "raw_head": "i32", "norm_head": "i32", "eps": "fp32"}
-    fixed = dict.fromkeys(("HEADS", "D", "STAGED", "ROWS", "BLOCK"), "constexpr")
-    shape = {"HEADS": 8, "D": 128, "ROWS": 16, "BLOCK": 64}
-    dtypes = (("*bf16", "*fp32"), ("*fp32", "*fp32"), ("*bf16", "*bf16"))
-    pointers = [{"raw": c, "norm": c, "cos": c, "sin": c, "out": act} for act, c in dtypes]
-    return [
-        (_norm_rope, pointer | numbers | fixed, shape | {"STAGED": staged})
-        for pointer in pointers
-        for staged in (True, False)
-    ]

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 
 CHUNK = 1024
 """How many keys a program of the merge orders."""
@@ -71,9 +71,3 @@ def merged(keys: Tensor, count: int) -> Tensor:
         _merge[(rows, chunks)](keys, made, width, count, triton.next_power_of_2(count), CHUNK, **OPTIONS)
         keys = made
     return keys
-
-
-def variants() -> list[Variant]:
-    """What the merge is compiled for ahead of time."""
-    signature = {"keys": "*i64", "merged": "*i64", "width": "i32"}
-    return [(_merge, signature, {"COUNT": 20, "PLACES": 32, "CHUNK": CHUNK})]

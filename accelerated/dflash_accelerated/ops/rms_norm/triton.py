@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.rounding.triton import narrow, rounded, widen
 
 TILE = 2048
@@ -80,13 +80,3 @@ def _run(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
             HEADS=heads, N=n, ROWS=tall, BLOCK=block, **OPTIONS,
         )  # fmt: skip
     return out
-
-
-def variants() -> list[Variant]:
-    """Layer norms and head norms, in each of the three combinations of dtypes."""
-    numbers = {"rows": "i32", "x_row": "i32", "x_head": "i32", "weight_row": "i32", "eps": "fp32"}
-    fixed = dict.fromkeys(("HEADS", "N", "ROWS", "BLOCK"), "constexpr")
-    shapes = ({"HEADS": 1, "N": 5120, "ROWS": 1, "BLOCK": 8192}, {"HEADS": 8, "N": 128, "ROWS": 16, "BLOCK": 128})
-    dtypes = (("*bf16", "*fp32"), ("*fp32", "*fp32"), ("*bf16", "*bf16"))
-    pointers = [{"x": act, "weight": held, "out": act} for act, held in dtypes]
-    return [(_rms_norm, pointer | numbers | fixed, shape) for pointer in pointers for shape in shapes]

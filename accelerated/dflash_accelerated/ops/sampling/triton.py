@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.filters import Distribution
 
 FAR = tl.constexpr(2**30)
@@ -94,12 +94,3 @@ def draw(law: Distribution, goal: Tensor, numerics: Numerics) -> Tensor:
             weights, support, goal.contiguous(), tokens, size, SUPPORTED=supported, BLOCK=block, **OPTIONS
         )
     return tokens
-
-
-def variants() -> list[Variant]:
-    """A draw from a few candidates, and one from a residual over a whole vocabulary."""
-    signature = {"support": "*i64", "tokens": "*i64", "size": "i32"}
-    return [
-        (_draw, signature | {"weights": "*fp32", "goals": "*fp32"}, {"SUPPORTED": True, "BLOCK": 32}),
-        (_draw, signature | {"weights": "*fp64", "goals": "*fp64"}, {"SUPPORTED": False, "BLOCK": 2048}),
-    ]

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops.compiling import OPTIONS, Variant
+from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.ops.rounding.triton import widen
 from dflash_accelerated.ops.sampling.triton import FAR, drawn_rank
@@ -88,15 +88,3 @@ def walk(
         LAST_RANK=numerics.profile.axes["walk_fallback"] == "last_rank", **OPTIONS,
     )  # fmt: skip
     return path
-
-
-def variants() -> list[Variant]:
-    """Sixteen candidates, codebooks of rank 256 held in FP32 and in BF16, both fallbacks."""
-    pointers = dict.fromkeys(("ids", "anchors", "tokens"), "*i64")
-    floats = dict.fromkeys(("unary", "temperatures", "uniforms", "scores", "laws"), "*fp32")
-    signature = pointers | floats | {"g": "*bf16", "steps": "i32", "rank": "i32"}
-    constants = {"COUNT": 16, "PLACES": 16, "RANK": 256}
-    return [
-        (_walk, signature | {"predecessor": held, "successor": held}, constants | {"LAST_RANK": last})
-        for held, last in (("*fp32", True), ("*bf16", False))
-    ]
