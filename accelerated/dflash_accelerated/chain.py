@@ -14,24 +14,18 @@ from torch import Tensor
 
 from dflash_accelerated import coins, masks, refusals, rounds, seams
 from dflash_accelerated.counts import TokenCounts
-from dflash_accelerated.decisions import Decision, Turn, decide
+from dflash_accelerated.decisions import Decision, Turn, decide, decide_plainly
 from dflash_accelerated.images import Image, check_settled, left_to_feed
+from dflash_accelerated.joint import Contexts, Proposals, Seen, Segments, Steps
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.protocols import (
-    Block,
-    ContextRows,
-    Draft,
-    KeptState,
-    LogitRows,
-    Proposal,
-    Segment,
-    SequenceState,
-    Target,
-    TargetStep,
-)
+from dflash_accelerated.ops.rows import RowRange, gathered
+from dflash_accelerated.protocols import Block, Draft, KeptState, LogitRows, Proposal, SequenceState, Target
 from dflash_accelerated.requests import Outcome, Request, Round, RoundTrace, Running, StageLog
 from dflash_accelerated.settings import is_greedy
 from dflash_accelerated.timing import Clock
+
+Mask = Tensor | Exception | None
+"""What columns may say, or what the request's grammar raised instead."""
 
 
 class ChainOrchestrator:
@@ -61,9 +55,9 @@ class ChainOrchestrator:
             if image:
                 start = left_to_feed(request.prompt, image.tokens, *image.covered)
                 self.load(running, image)
-            step = self._prefill(running, start if image else 0)
+            self._prefill(running, start if image else 0)
             clock.lap("prefill")
-            return running, self._first(running, step, clock)
+            return running, self._first(running, clock)
         except BaseException:
             self.close(running)
             raise
@@ -77,34 +71,33 @@ class ChainOrchestrator:
         except BaseException:
             target.close()
             raise
+        sampling, free = request.sampling, request.allowed is None and request.grammar is None
         return Running(
             request,
             target,
             draft,
             StageLog() if request.observer else None,
             allowed=None if request.allowed is None else masks.of_ids(request.allowed, public, device),
-            lane=self._counts.take() if request.sampling.penalised else None,
+            lane=self._counts.take() if sampling.penalised else None,
+            plain=free and not sampling.penalised and is_greedy(sampling.temperature, self._numerics.profile),
         )
 
-    def _prefill(self, running: Running, start: int) -> TargetStep:
-        """Process the prompt from position `start` on: what the target says after its last token."""
+    def _prefill(self, running: Running, start: int) -> None:
+        """Process the prompt from position `start` on; then the tail is what the target says after its last token."""
         request = running.request
-        prompt, device = len(request.prompt), self._target.device
-        ids = torch.tensor(request.prompt, device=device)
-        step = TargetStep(running.tail, torch.empty(0, device=device))
+        prompt = len(request.prompt)
         for begin, end in pairwise([*range(start, prompt, request.prefill_chunk or prompt), prompt]):
             self.catch_up([running])
             wanted: LogitRows = "last" if end == prompt else "none"
-            (step,) = self._forward([Segment(running.target, ids[begin:end])], wanted)
-            running.pending = step.features
-        running.tail = step.logits
-        return step
+            steps = self._forward([running], [*request.prompt[begin:end]], [end - begin], wanted)
+            running.pending, running.tail = steps.features, steps.logits
 
-    def _forward(self, segments: Sequence[Segment], wanted: LogitRows) -> list[TargetStep]:
-        """A step for each segment. Raises TensorError where the target gives something else."""
-        steps = self._target.forward(segments, self._taps, wanted)
-        seams.check_steps(self._target, steps, [each.ids.shape[0] for each in segments], wanted, bool(self._taps))
-        return steps
+    def _forward(self, running: Sequence[Running], ids: list[int], counts: list[int], wanted: LogitRows) -> Steps:
+        """Steps of so many ids of each sequence. Raises TensorError where the target gives something else."""
+        segments = Segments([each.target for each in running], ids, counts, self._target.device)
+        steps, tapped = self._target.forward(segments, self._taps, wanted), bool(self._taps)
+        seams.check_steps(self._target, steps, counts, wanted, tapped)
+        return Steps.of(steps, counts, tapped)
 
     def keep(self, running: Running) -> Image:
         self.check(running)
@@ -154,37 +147,29 @@ class ChainOrchestrator:
     def round(self, running: Sequence[Running]) -> list[Round]:
         clock = Clock()
         proposals = self._propose(running)
-        tokens = _listed(proposals)
+        tokens = proposals.tokens
         seams.check_tokens(self._draft, tokens, self._target.vocabulary.public)
         clock.lap("propose")
-        allowed = [self._allowed(*each) for each in zip(running, tokens, strict=True)]
+        allowed = [None if each.plain else self._allowed(each, own) for each, own in zip(running, tokens, strict=True)]
         clock.lap("decide")
-        steps = self._forward(self._segments(running, tokens), "all")
+        steps = self._verify(running, tokens)
         clock.lap("verify")
-        decided = self._decide(running, proposals, tokens, steps, allowed)
+        decided = self._decide(running, proposals, steps, allowed)
         clock.lap("decide")
-        made = [self._settled(*turn) for turn in zip(running, tokens, steps, decided, strict=True)]
-        self._count(
-            running,
-            [
-                () if isinstance(decision, Exception)
-                else rounds.counted(decision.licensed, len(outcome.tokens), proposed.law is not None)
-                for decision, outcome, proposed in zip(decided, made, proposals, strict=True)
-            ],
-        )  # fmt: skip
+        made = [self._settled(*turn) for turn in zip(running, tokens, steps.seen(), decided, strict=True)]
+        self._count(running, proposals, decided, made)
         clock.lap("commit")
         times = clock.times(len(running))
         return [Round(*outcome, times) for outcome in made]
 
-    def _segments(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> list[Segment]:
+    def _verify(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> Steps:
         """The columns of a verify pass, of which those that live are read."""
         profile, ids, counts = self._numerics.profile, [], []
         for each, own in zip(running, tokens, strict=True):
             columns = rounds.verify_columns(profile, each.anchor, own, each.frontier, each.request.drafts)
             ids += columns.ids[: columns.live]
             counts.append(columns.live)
-        parts = torch.tensor(ids, device=self._target.device).split_with_sizes(counts)
-        return [Segment(each.target, own) for each, own in zip(running, parts, strict=True)]
+        return self._forward(running, ids, counts, "all")
 
     def close(self, running: Running) -> None:
         running.target.close()
@@ -194,13 +179,12 @@ class ChainOrchestrator:
             self._counts.give(running.lane)
             running.lane = None
 
-    def _propose(self, running: Sequence[Running]) -> list[Proposal]:
+    def _propose(self, running: Sequence[Running]) -> Proposals:
         """The P proposals of each sequence that are verified; where P = 0, it has no draft forward."""
-        made = [self._nothing] * len(running)
         extents = [self._extent(each) for each in running] if self._draft else []
         proposing = [at for at, extent in enumerate(extents) if extent]
         if self._draft is None or not proposing:
-            return made
+            return Proposals.certain([[]] * len(running), self._target.device)
         served = [running[at] for at in proposing]
         self.catch_up(served)
         blocks = [
@@ -210,13 +194,18 @@ class ChainOrchestrator:
         ]  # fmt: skip
         proposals = self._draft.propose(blocks, self._target.vocabulary)
         seams.check_proposals(self._draft, proposals, [extents[at] for at in proposing])
+        if isinstance(proposals, Proposals) and list(map(len, proposals.tokens)) == extents:
+            return proposals
+        made = [self._nothing] * len(running)
         for at, proposal in zip(proposing, proposals, strict=True):
             made[at] = proposal.first(extents[at])
-        return made
+        return Proposals.of(made)
 
     def _uniforms(self, running: Sequence[Running]) -> list[Tensor | None]:
         """The coins FP32 [K] of each sequence's proposals; None where it does not sample."""
         made: list[Tensor | None] = [None] * len(running)
+        if all(each.plain for each in running):
+            return made
         requests, profile = [each.request for each in running], self._numerics.profile
         drawing = [at for at, own in enumerate(requests) if not is_greedy(own.sampling.temperature, profile)]
         if drawing:
@@ -237,13 +226,18 @@ class ChainOrchestrator:
         """Make pending features context, so that it reaches each sequence's processed rows."""
         if self._draft is None:
             return
-        waiting = [(each, each.pending) for each in running if each.pending is not None]
-        if waiting:
-            self._draft.append([ContextRows(_draft_state(each), rows, each.record) for each, rows in waiting])
-        for each, _ in waiting:
-            each.pending = None
+        states, features, observers = [], [], []
+        for each in running:
+            if each.features is not None:
+                states.append(_draft_state(each))
+                features.append(each.features)
+                observers.append(each.record)
+        if states:
+            self._draft.append(Contexts(states, features, observers))
+        for each in running:
+            each.features = None
 
-    def _allowed(self, running: Running, tokens: Sequence[int]) -> Tensor | Exception | None:
+    def _allowed(self, running: Running, tokens: Sequence[int]) -> Mask:
         """What each column may say, or what the request's grammar raised instead."""
         request, vocabulary = running.request, self._target.vocabulary
         if running.allowed is None and request.grammar is None:
@@ -254,44 +248,45 @@ class ChainOrchestrator:
         except Exception as error:
             return error
 
-    def _first(self, running: Running, step: TargetStep, clock: Clock) -> Round:
+    def _first(self, running: Running, clock: Clock) -> Round:
         """The token after the prompt."""
         prompt = len(running.request.prompt)
         toss = partial(coins.of_single_draws, [running.request.seed], [rounds.prefill_key(prompt)])
-        allowed = self._allowed(running, ())
-        (decision,) = self._judge([running], [self._nothing], [()], [step], [allowed], toss)
+        none = Proposals.certain([[]], self._target.device)
+        (decision,) = self._judge([running], none, cast(Tensor, running.tail), [self._allowed(running, ())], toss)
         clock.lap("decide")
         if isinstance(decision, Exception):
             return Round((), finish_reason="error", error=decision, times=clock.times())
         ending = running.ending(decision.licensed)
-        self._count([running], [decision.licensed])
+        self._take_in([running], [decision.licensed])
         text = running.emit(decision.licensed, prompt, ending)
         clock.lap("commit")
         return Round(tuple(running.said), finish_reason=ending.reason, text=text, times=clock.times())
 
     def _decide(
-        self, running: Sequence[Running], proposals: Sequence[Proposal], tokens: Sequence[Sequence[int]],
-        steps: Sequence[TargetStep], allowed: Sequence[Tensor | Exception | None],
-    ) -> list[Decision | Exception]:  # fmt: skip
+        self, running: Sequence[Running], proposals: Proposals, steps: Steps, allowed: Sequence[Mask]
+    ) -> list[Decision | Exception]:
         """What each verify pass decides, with the round's own draws; one draw where there is no draft."""
-        seeds = [each.request.seed for each in running]
-        if self._draft is None:
-            toss = partial(coins.of_single_draws, seeds, [rounds.decode_key(each.frontier) for each in running])
-        else:
-            extents = [len(own) for own in tokens]
-            toss = partial(coins.of_rounds, seeds, [each.frontier for each in running], extents, max(extents))
-        return self._judge(running, proposals, tokens, steps, allowed, toss)
+
+        def toss() -> coins.Coins:
+            seeds = [each.request.seed for each in running]
+            if self._draft is None:
+                return coins.of_single_draws(seeds, [rounds.decode_key(each.frontier) for each in running])
+            extents = [len(own) for own in proposals.tokens]
+            return coins.of_rounds(seeds, [each.frontier for each in running], extents, max(extents))
+
+        return self._judge(running, proposals, cast(Tensor, steps.logits), allowed, toss)
 
     def _judge(
-        self, running: Sequence[Running], proposals: Sequence[Proposal], tokens: Sequence[Sequence[int]],
-        steps: Sequence[TargetStep], allowed: Sequence[Tensor | Exception | None], toss: Callable[[], coins.Coins],
+        self, running: Sequence[Running], proposals: Proposals, logits: Tensor, allowed: Sequence[Mask],
+        toss: Callable[[], coins.Coins],
     ) -> list[Decision | Exception]:  # fmt: skip
-        turns = [
-            Turn(each.request.sampling, proposed, own, _scores(step), None if isinstance(mask, Exception) else mask,
-                 each.lane)
-            for each, proposed, own, step, mask in zip(running, proposals, tokens, steps, allowed, strict=True)
-        ]  # fmt: skip
         public = self._target.vocabulary.public
+        if all(each.plain for each in running):
+            decided = decide_plainly(proposals.tokens, logits, public, self._numerics)
+            if not any(decision.refused for decision in decided):
+                return [*decided]
+        turns = self._turns(running, proposals, logits, allowed)
         decided = decide(turns, toss, self._counts, public, self._numerics)
         made: list[Decision | Exception] = []
         for each, turn, decision, mask in zip(running, turns, decided, allowed, strict=True):
@@ -303,7 +298,34 @@ class ChainOrchestrator:
                 made.append(decision)
         return made
 
-    def _count(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> None:
+    def _turns(
+        self, running: Sequence[Running], proposals: Proposals, logits: Tensor, allowed: Sequence[Mask]
+    ) -> list[Turn]:
+        """What each request brings to a decision."""
+        lengths = [len(own) + 1 for own in proposals.tokens]
+        firsts = accumulate(lengths[:-1], initial=0)
+        rows = [RowRange(logits, first, length) for first, length in zip(firsts, lengths, strict=True)]
+        return [
+            Turn(each.request.sampling, proposed, own, seen, None if isinstance(mask, Exception) else mask, each.lane)
+            for each, proposed, own, seen, mask
+            in zip(running, proposals, proposals.tokens, rows, allowed, strict=True)
+        ]  # fmt: skip
+
+    def _count(
+        self, running: Sequence[Running], proposals: Proposals, decided: Sequence[Decision | Exception],
+        made: Sequence[Outcome],
+    ) -> None:  # fmt: skip
+        """Take what a round licensed into the counts of requests with penalties."""
+        if all(each.lane is None for each in running):
+            return
+        tokens = [
+            () if isinstance(decision, Exception)
+            else rounds.counted(decision.licensed, len(outcome.tokens), proposed.law is not None)
+            for decision, outcome, proposed in zip(decided, made, proposals, strict=True)
+        ]  # fmt: skip
+        self._take_in(running, tokens)
+
+    def _take_in(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> None:
         """Take the tokens of each sequence into its counts, where it has penalties."""
         held = [
             (each.lane, token)
@@ -314,7 +336,7 @@ class ChainOrchestrator:
             self._counts.add(lanes, counted)
 
     def _settled(
-        self, running: Running, proposed: Sequence[int], step: TargetStep, decision: Decision | Exception
+        self, running: Running, proposed: Sequence[int], step: Seen, decision: Decision | Exception
     ) -> Outcome:
         """The round, or the error that the request's observer or pieces raised: no neighbour learns of it."""
         try:
@@ -322,9 +344,7 @@ class ChainOrchestrator:
         except Exception as error:
             return Outcome((), tuple(proposed), 0, "error", error)
 
-    def _settle(
-        self, running: Running, proposed: Sequence[int], step: TargetStep, decision: Decision | Exception
-    ) -> Outcome:
+    def _settle(self, running: Running, proposed: Sequence[int], step: Seen, decision: Decision | Exception) -> Outcome:
         """Keep, commit and roll back one sequence after its verify pass was decided."""
         self._trace(running, step)
         if isinstance(decision, Exception):
@@ -337,42 +357,31 @@ class ChainOrchestrator:
         running.rounds += 1
         return Outcome(tuple(tokens), tuple(proposed), decision.accepted, ending.reason, None, text)
 
-    def _trace(self, running: Running, step: TargetStep) -> None:
+    def _trace(self, running: Running, step: Seen) -> None:
         """Show the round to the request's observer, if it has one."""
         if running.log and running.request.observer:
-            running.log.record("target.logits", _scores(step))
-            running.log.record("target.features", step.features)
+            running.log.record("target.logits", step.logits.taken)
+            running.log.record("target.features", step.features.taken)
             running.request.observer(RoundTrace(running.rounds, running.frontier, running.anchor, running.log.take()))
-
-
-def _listed(proposals: Sequence[Proposal]) -> list[list[int]]:
-    """The proposed tokens on the host, for which it waits once."""
-    counts = [each.tokens.shape[0] for each in proposals]
-    tokens = torch.cat([each.tokens for each in proposals]).tolist() if any(counts) else []
-    return [tokens[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
-
-
-def _scores(step: TargetStep) -> Tensor:
-    return cast(Tensor, step.logits)  # asked for wherever this is called
 
 
 def _draft_state(running: Running) -> SequenceState:
     return cast(SequenceState, running.draft)  # opened wherever there is a draft
 
 
-def commit(running: Running, step: TargetStep, licensed: Sequence[int], count: int) -> rounds.Commit:
+def commit(running: Running, step: Seen, licensed: Sequence[int], count: int) -> rounds.Commit:
     """Bring target, pending features and tail of a sequence to the end of a round that keeps `count` tokens.
 
     Rows that were pending still, because nothing was proposed from them, stay so before the new ones. Without a draft
     nothing is pending.
     """
-    frontier, before = running.frontier, running.pending
+    frontier, before = running.frontier, running.features
     done = rounds.commit(running.anchor, licensed, count, frontier)
     running.target.rollback(done.frontier)
     if running.draft is not None:
         captured = rounds.pending(step.features, frontier, count).features
-        running.pending = captured if before is None else torch.cat((before, captured))
-    running.tail = rounds.continuation(_scores(step), count, running.tail)
+        running.features = captured if before is None else RowRange.of(gathered((before, captured)))
+    running.scores = rounds.continuation(step.logits, count, running.scores)
     return done
 
 

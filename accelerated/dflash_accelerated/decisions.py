@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from math import isfinite
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from dflash_accelerated.counts import TokenCounts
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import acceptance, filters, head, penalties
 from dflash_accelerated.ops.acceptance import Chains, Verdict
-from dflash_accelerated.ops.rows import joined
+from dflash_accelerated.ops.rows import RowRange, gathered
 from dflash_accelerated.protocols import Proposal
 from dflash_accelerated.settings import Sampling, SettingRows, is_greedy
 
@@ -31,7 +31,7 @@ class Turn(NamedTuple):
     sampling: Sampling
     proposal: Proposal
     tokens: Sequence[int]
-    logits: Tensor
+    logits: RowRange
     allowed: Tensor | None = None
     lane: int | None = None
 
@@ -59,48 +59,53 @@ def decide(
     Clauses: LAW-013, PROC-010, PROC-022. Source: Infernix include/infernix/ops/sampling.h,
     src/ops/kernel/speculative_round.cuh; vllm-project/vllm pull 50183.
     """
-    device = turns[0].logits.device
+    device = turns[0].logits.rows.device
     lengths = [len(turn.tokens) + 1 for turn in turns]
     places = [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
     rows = SettingRows.of([turn.sampling for turn in turns], lengths, numerics.profile, device)
-    logits = joined([turn.logits for turn in turns])
+    logits = gathered([turn.logits for turn in turns])
     mask, penalised = _mask(turns, places, device), _penalties(turns, places, counts, device)
     if mask is None and penalised is None and not rows.some_sampled:
-        return _greedy(turns, places, head.best(logits, public, numerics))  # not widened, and read once
+        return decide_plainly([turn.tokens for turn in turns], logits, public, numerics)
     adjusted = penalties.adjust(logits, public, mask, penalised)
     if not rows.some_sampled:
-        return _greedy(turns, places, head.best(adjusted.scores, public, numerics), adjusted.refused)
+        return _licensed([turn.tokens for turn in turns], choose(adjusted, numerics))
     chains = Chains.of([turn.proposal.tokens for turn in turns])
     law = filters.distribution(adjusted.scores, rows, numerics)
     drawn = _read(judge(chains, _laws(turns, public), law, toss(), numerics, adjusted.refused))
     if not rows.some_greedy:
         return drawn
-    greedy = _greedy(turns, places, head.best(adjusted.scores, public, numerics), adjusted.refused)
+    greedy = _licensed([turn.tokens for turn in turns], choose(adjusted, numerics))
     return [
         one if is_greedy(turn.sampling.temperature, numerics.profile) else other
         for turn, one, other in zip(turns, greedy, drawn, strict=True)
     ]
 
 
+def decide_plainly(
+    proposals: Sequence[Sequence[int]], logits: Tensor, public: int, numerics: Numerics
+) -> list[Decision]:
+    """The decisions of requests at temperature 0 with neither masks nor penalties: from each one's `proposals` and all
+    their logits LOGIT [R, V], which are not widened, and read once."""
+    return _licensed(proposals, head.chosen(logits, public, numerics))
+
+
 def choose(adjusted: penalties.Adjusted, numerics: Numerics) -> list[int]:
     """The argmaxes of adjusted rows, the lowest id on ties; -1 where a row is refused."""
-    return _decided(head.best(adjusted.scores, adjusted.scores.shape[1], numerics), adjusted.refused)
-
-
-def _decided(best: head.Best, refused: Tensor | None) -> list[int]:
-    """The rows' tokens on the host, -1 where none is decided."""
-    none = [False] * len(best.id) if refused is None else refused.tolist()
-    rows = zip(best.score.tolist(), best.id.tolist(), none, strict=True)
+    best = head.best(adjusted.scores, adjusted.scores.shape[1], numerics)
+    rows = zip(best.score.tolist(), best.id.tolist(), adjusted.refused.tolist(), strict=True)
     return [id_ if isfinite(score) and not nothing else -1 for score, id_, nothing in rows]
 
 
-def _greedy(
-    turns: Sequence[Turn], places: Sequence[slice], best: head.Best, refused: Tensor | None = None
-) -> list[Decision]:
-    """Each turn's decision at temperature 0, from the best of each row."""
-    tokens = _decided(best, refused)
-    made = [acceptance.matched(turn.tokens, tokens[place]) for turn, place in zip(turns, places, strict=True)]
-    return [Decision(licensed, licensed[-1] < 0) for licensed in made]
+def _licensed(proposals: Iterable[Sequence[int]], tokens: list[int]) -> list[Decision]:
+    """Each request's decision at temperature 0, from the tokens of all rows."""
+    made, first = [], 0
+    for own in proposals:
+        end = first + len(own) + 1
+        licensed = acceptance.matched(own, tokens[first:end])
+        made.append(Decision(licensed, licensed[-1] < 0))
+        first = end
+    return made
 
 
 def judge(

@@ -3,7 +3,8 @@
 Everything that crosses a seam is a batch: a list of per-sequence items, at most one per sequence, whose order the
 results follow. An adapter may join the rows of all items in one product, or replay a captured graph for the shape that
 it is given; nothing here holds a shape that grows, and no state is shared between sequences except through `open`.
-Row counts may differ between items.
+Row counts may differ between items. `dflash_accelerated.joint` has batches whose items are made when they are looked
+at: an adapter may read the rows of a whole batch from one, and give one in place of a list.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Target(Protocol):
     def open(self, capacity: int) -> SequenceState:
         """A new sequence that may hold `capacity` rows."""
 
-    def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
+    def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> Sequence[TargetStep]:
         """Append each segment's rows and advance its state by all of them.
 
         A row attends to its sequence's rows at its own position and before. Slice k of `features` is the complete
@@ -203,7 +204,7 @@ class Draft(Protocol):
     def append(self, rows: Sequence[ContextRows]) -> None:
         """Make committed features context and advance each state by its rows."""
 
-    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> Sequence[Proposal]:
         """One forward for all blocks. Leaves every state as it was.
 
         `record` receives the stages of op `draft.block`, in order, and what the proposal rests on.

@@ -17,7 +17,7 @@ def of(turn: Turn, decision: Decision, start: int, public: int) -> DFlashError:
     """
     column = decision.accepted
     where = f"position {start + column}"
-    logits = turn.logits[column, :public].to(torch.float32)
+    logits = turn.logits.taken[column, :public].to(torch.float32)
     bad = torch.isnan(logits) | (logits == torch.inf)
     if bad.any():
         first = int(bad.to(torch.int8).argmax())

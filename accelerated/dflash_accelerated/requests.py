@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from dflash_spec.errors import RequestError
 from torch import Tensor
 
 from dflash_accelerated.masks import Grammar
+from dflash_accelerated.ops.rows import RowRange
 from dflash_accelerated.protocols import Recorder, SequenceState
 from dflash_accelerated.settings import Sampling
 from dflash_accelerated.stops import Ending, FinishReason, scan, settled
@@ -64,12 +66,12 @@ class Request:
     stop_strings: tuple[bytes, ...] = ()
     show_stop: bool = False
 
-    @property
+    @cached_property
     def room(self) -> int:
         """How many tokens the capacity lets it emit: the last one is not processed."""
         return self.capacity - len(self.prompt) + 1
 
-    @property
+    @cached_property
     def budget(self) -> int:
         """How many tokens it may emit, by its own limit and by the room."""
         return min(self.max_new_tokens, self.room)
@@ -170,9 +172,10 @@ class StageLog:
 class Running:
     """One request on its way. Positions [0, frontier) are processed; `anchor` stands at `frontier`, unprocessed.
 
-    `pending` are features of processed rows that are not yet the draft's context, and `tail` the target's logits LOGIT
-    [1, V] after the last of these rows. `said` are the tokens emitted so far, `allowed` bool [public] is the request's
-    own mask, and `lane` holds the token counts of one with penalties. Of the `text`, `shown` bytes are published.
+    `features` of processed rows are not yet the draft's context, and `scores` are the target's logits LOGIT [1, V]
+    after the last of these rows. `said` are the tokens emitted so far, `allowed` bool [public] is the request's own
+    mask, and `lane` holds the token counts of one with penalties. A `plain` request takes the target's argmax, whatever
+    it is. Of the `text`, `shown` bytes are published.
     """
 
     request: Request
@@ -183,12 +186,31 @@ class Running:
     anchor: int = -1
     said: list[int] = field(default_factory=list)
     rounds: int = 0
-    pending: Tensor | None = None
+    features: RowRange | None = None
     allowed: Tensor | None = None
     lane: int | None = None
-    tail: Tensor | None = None
+    scores: RowRange | None = None
+    plain: bool = False
     text: bytes = b""
     shown: int = 0
+
+    @property
+    def pending(self) -> Tensor | None:
+        """The features that wait, ACT [N, n·H]."""
+        return None if self.features is None else self.features.taken
+
+    @pending.setter
+    def pending(self, rows: Tensor | None) -> None:
+        self.features = None if rows is None else RowRange.of(rows)
+
+    @property
+    def tail(self) -> Tensor | None:
+        """What the target said last, LOGIT [1, V]."""
+        return None if self.scores is None else self.scores.taken
+
+    @tail.setter
+    def tail(self, row: Tensor | None) -> None:
+        self.scores = None if row is None else RowRange.of(row)
 
     @property
     def remaining(self) -> int:
@@ -207,6 +229,8 @@ class Running:
     def ending(self, licensed: Sequence[int]) -> Ending:
         """How a round of these tokens ends. Of more than may still be emitted the first ones count."""
         request, said = self.request, len(self.said)
+        if not request.pieces and len(licensed) < request.budget - said and request.stop_ids.isdisjoint(licensed):
+            return Ending(len(licensed), None, -1, 0)
         left = (request.max_new_tokens - said, request.room - said)
         tokens = licensed[: min(left)]
         if not request.pieces:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from dflash_spec.registry import Profile
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dflash_accelerated.ops.rows import RowRange
+
 PREFILL, DECODE, ACCEPT, CORRECTION, BONUS, PROPOSAL = range(6)
 """Purposes of keyed draws, in the order of Infernix include/infernix/ops/sampling.h."""
+
+
+Rows = TypeVar("Rows", Tensor, RowRange)
 
 
 class DrawKey(NamedTuple):
@@ -54,10 +59,10 @@ class Commit(NamedTuple):
     frontier: int
 
 
-class Pending(NamedTuple):
+class Pending(NamedTuple, Generic[Rows]):
     """Features [N, n·H] that become context, their positions, and where context then ends."""
 
-    features: Tensor
+    features: Rows
     positions: range
     frontier: int
 
@@ -169,7 +174,7 @@ def commit(anchor: int, licensed: Sequence[int], kept: int, frontier: int) -> Co
     return Commit(consumed[:kept], consumed[kept], frontier + kept)
 
 
-def pending(captured: Tensor, frontier: int, committed: int) -> Pending:
+def pending(captured: Rows, frontier: int, committed: int) -> Pending[Rows]:
     """Of the features captured in a verify, the first `committed` rows become context.
 
     Clause: CTX-009. Source: NInfer docs/maintainer/dflash.md.
@@ -178,7 +183,7 @@ def pending(captured: Tensor, frontier: int, committed: int) -> Pending:
     return Pending(captured[:committed], range(frontier, after), after)
 
 
-def continuation(columns: Tensor, kept: int, previous: Tensor | None) -> Tensor | None:
+def continuation(columns: Rows, kept: int, previous: Rows | None) -> Rows | None:
     """What the target says after the last row that is kept, of a verify's columns [W, ...]: [1, ...].
 
     Where no row is kept that is what it said before.

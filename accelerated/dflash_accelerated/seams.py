@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import le
 
 from dflash_spec.errors import TensorError
 from torch import Tensor
 
+from dflash_accelerated.joint import Proposals, Steps
 from dflash_accelerated.protocols import Draft, LogitRows, Proposal, Target, TargetStep
 
 
-def check_steps(
-    target: Target, steps: Sequence[TargetStep], rows: Sequence[int], wanted: LogitRows, tapped: bool
-) -> None:
+def check_steps(target: Target, steps: Sequence[TargetStep], rows: list[int], wanted: LogitRows, tapped: bool) -> None:
     """Raise TensorError unless there is a step for each segment, with logits and, if `tapped`, features of its rows."""
     if not isinstance(steps, Sequence) or len(steps) != len(rows):
         raise TensorError(f"target {_kind(target)} gave {_amount(steps, 'steps')}, expected {len(rows)}")
-    public = target.vocabulary.public
+    public, many = target.vocabulary.public, 1
+    if isinstance(steps, Steps) and steps.counts == rows:
+        steps, rows, many = [TargetStep(steps.logits, steps.features)], [sum(rows)], len(rows)
     for step, count in zip(steps, rows, strict=True):
         if wanted != "none":
-            _check_rows(target, "logits", step.logits, 1 if wanted == "last" else count, public)
+            _check_rows(target, "logits", step.logits, many if wanted == "last" else count, public)
         if tapped:
             _check_rows(target, "features", step.features, count, 0)
 
@@ -28,6 +31,8 @@ def check_proposals(draft: Draft, proposals: Sequence[Proposal], extents: Sequen
     """Raise TensorError unless there is a proposal for each block, of its extent or more."""
     if not isinstance(proposals, Sequence) or len(proposals) != len(extents):
         raise TensorError(f"draft {_kind(draft)} gave {_amount(proposals, 'proposals')}, expected {len(extents)}")
+    if isinstance(proposals, Proposals) and all(map(le, extents, map(len, proposals.tokens))):
+        return
     for (tokens, _), extent in zip(proposals, extents, strict=True):
         if (
             not isinstance(tokens, Tensor) or tokens.dim() != 1 or tokens.shape[0] < extent
@@ -41,10 +46,10 @@ def check_proposals(draft: Draft, proposals: Sequence[Proposal], extents: Sequen
 
 def check_tokens(draft: Draft | None, tokens: Sequence[Sequence[int]], public: int) -> None:
     """Raise TensorError for a proposed id that is none of the vocabulary's."""
-    for own in tokens:
-        if own and not 0 <= min(own) <= max(own) < public:
-            bad = next(token for token in own if not 0 <= token < public)
-            raise TensorError(f"draft {_kind(draft)} proposed the id {bad}, expected 0 to {public - 1}")
+    every = list(chain.from_iterable(tokens))
+    if every and not 0 <= min(every) <= max(every) < public:
+        bad = next(token for token in every if not 0 <= token < public)
+        raise TensorError(f"draft {_kind(draft)} proposed the id {bad}, expected 0 to {public - 1}")
 
 
 def _check_rows(target: Target, name: str, given: Tensor | None, rows: int, width: int) -> None:

@@ -45,7 +45,7 @@ def test_dflash2_is_dflash_except_in_these_functions() -> None:
     accounts = {"held_bytes", "planned_bytes", "products", "_rooms"}
     assert own - accounts == {
         "__init__", "open", "reserve", "_places", "_staged", "_columns", "_controls", "_found", "_choose",
-        "_uniforms",
+        "_ends", "_uniforms",
     }  # fmt: skip
     assert own - vars(DFlashDraft).keys() == {"_uniforms"}
 

@@ -229,7 +229,7 @@ def poisoned(engine: Engine, monkeypatch: pytest.MonkeyPatch, value: float, fron
     """Let the target say `value` for id 5, in that column of the pass that starts at `frontier`, for any request."""
     forward = engine.target.forward
 
-    def bad(segments: Sequence[Segment], *rest: Any) -> list[TargetStep]:
+    def bad(segments: Sequence[Segment], *rest: Any) -> Sequence[TargetStep]:
         starts = [segment.state.length for segment in segments]
         steps = forward(segments, *rest)
         for start, step in zip(starts, steps, strict=True):

@@ -19,6 +19,7 @@ from dflash_accelerated.decisions import Turn, decide
 from dflash_accelerated.ops import acceptance, filters, ranking, sampling
 from dflash_accelerated.ops.filters import torch as implementation
 from dflash_accelerated.ops.random import keys, uniforms
+from dflash_accelerated.ops.rows import RowRange
 from dflash_accelerated.protocols import Proposal
 from dflash_accelerated.settings import Sampling, SettingRows
 from dflash_spec.registry import load_profile
@@ -224,9 +225,10 @@ def test_laws_of_every_kind_are_judged_together_as_each_is_alone() -> None:
         acceptance.SparseLaw(None, (2 * torch.randn(4, public, generator=generator)).softmax(-1)),
         acceptance.SparseLaw(torch.tensor([[int(tokens[4]), -1]]), torch.tensor([[1.0, 0.0]])),
     ]
+    rows = [RowRange.of(torch.randn(len(own) + 1, public, generator=generator)) for own in tokens]
     turns = [
-        Turn(Sampling(0.9), Proposal(own, law), own.tolist(), torch.randn(len(own) + 1, public, generator=generator))
-        for own, law in zip(tokens, laws, strict=True)
+        Turn(Sampling(0.9), Proposal(own, law), own.tolist(), seen)
+        for own, law, seen in zip(tokens, laws, rows, strict=True)
     ]
     counts_of = TokenCounts(public, torch.device("cpu"))
     seen = set()

@@ -17,6 +17,7 @@ from dflash_accelerated.lanes import Snapshot
 from dflash_accelerated.memory import KvCache, KvPool
 from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.ops.attention import Spans
+from dflash_accelerated.ops.rows import RowRange
 from dflash_accelerated.requests import Running
 from dflash_accelerated.rings import RingState
 from dflash_spec.errors import DFlashError
@@ -159,8 +160,8 @@ def slots_of_round_one_are_used_again(patch: pytest.MonkeyPatch) -> None:
     captured: dict[tuple[int, ...], Spans] = {}
     true = DFlashDraft._append
 
-    def append(self: DFlashDraft, spans: Spans, features: torch.Tensor) -> torch.Tensor:
-        return true(self, captured.setdefault(spans.counts, spans), features)
+    def append(self: DFlashDraft, spans: Spans, features: Sequence[RowRange]) -> None:
+        true(self, captured.setdefault(spans.counts, spans), features)
 
     patch.setattr(DFlashDraft, "_append", append)
 

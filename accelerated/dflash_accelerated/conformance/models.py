@@ -17,7 +17,7 @@ from dflash_accelerated.models.dflash import DFlashDraft
 from dflash_accelerated.models.qwen3 import Qwen3Target, Qwen3Vocabulary
 from dflash_accelerated.ops import head
 from dflash_accelerated.ops.acceptance import SparseLaw
-from dflash_accelerated.protocols import Block, ContextRows, Proposal, Segment
+from dflash_accelerated.protocols import Block, ContextRows, Proposal, Segment, TargetStep
 from dflash_accelerated.requests import StageLog
 from dflash_accelerated.settings import Sampling
 
@@ -64,7 +64,7 @@ def _forward(call: Call) -> Answer:
     target = _target(call, "config")
     ids, taps, layers = call.ids("ids"), call.integers("taps"), list(range(target.config.layers))
     state = target.open(len(ids))
-    steps = []
+    steps: list[TargetStep] = []
     for begin, end in pairwise(accumulate(call.integers("chunks"), initial=0)):
         steps += target.forward([Segment(state, ids[begin:end])], [*taps, *layers], "all")
     logits = torch.cat([step.logits for step in steps if step.logits is not None])

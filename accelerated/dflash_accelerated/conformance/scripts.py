@@ -20,6 +20,7 @@ from dflash_accelerated.chain import ChainOrchestrator, commit
 from dflash_accelerated.conformance import tags
 from dflash_accelerated.conformance.call import Answer, Call
 from dflash_accelerated.images import Checkpoint, Images, left_to_feed
+from dflash_accelerated.joint import Seen
 from dflash_accelerated.lanes import Snapshot
 from dflash_accelerated.ops import commits
 from dflash_accelerated.protocols import Segment, TargetStep
@@ -113,7 +114,7 @@ class Desk:
                                  torch.tensor([end]))  # fmt: skip
         for lane, at, licensed, kept, end in made:
             running = lane.running
-            done = commit(running, cast(TargetStep, lane.step), licensed, kept)
+            done = commit(running, Seen.of(cast(TargetStep, lane.step)), licensed, kept)
             running.said += licensed[:kept]
             running.anchor, running.frontier = done.anchor, done.frontier
             lane.step, lane.round = None, NONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Protocol, cast
 
 import torch
@@ -11,14 +12,15 @@ from dflash_spec.config import DraftConfig
 from torch import Tensor
 
 from dflash_accelerated.graphs import Graphs, Profiles, Room, Tensors
+from dflash_accelerated.joint import Contexts, Proposals
 from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, materialize, rope
 from dflash_accelerated.ops.acceptance import SparseLaw
-from dflash_accelerated.ops.decoder import decoder
+from dflash_accelerated.ops.decoder import Ends, decoder
 from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.ops.rows import joined, parted
+from dflash_accelerated.ops.rows import RowRange, gathered, joined, parted
 from dflash_accelerated.ops.sampling import propose
 from dflash_accelerated.protocols import Block, ContextRows, Proposal, SequenceState, Vocabulary
 from dflash_accelerated.rounds import Columns, block_columns
@@ -144,43 +146,59 @@ class DFlashDraft:
         return self._decoder.working_bytes(rows) + self._materializer.working_bytes(max(rows, chunk))
 
     def append(self, rows: Sequence[ContextRows]) -> None:
-        counts = [each.features.shape[0] for each in rows]
-        states = [cast(DraftState, each.state) for each in rows]  # a state returns to the adapter that opened it
+        given = Contexts.of(rows)
+        states, counts = cast("Sequence[DraftState]", given.states), list(map(len, given.features))
         for state, count in zip(states, counts, strict=True):
             state.check_room(count)
-        features, graphs = [each.features for each in rows], self._appending
-        spans, recorded = self._spans(states, counts), any(each.record for each in rows)
-        if graphs and graphs.holds(counts) and not recorded:
-            graphs.run("append", spans, [graphs.width] * len(rows), [features], self._appended)
+        spans, graphs = self._spans(states, counts), self._appending
+        if any(given.observers):
+            c = self._materializer(gathered(given.features), self._stores, self._turns, spans)
+            self._observe(given, counts, c)
+        elif graphs and graphs.holds(counts):
+            taken = [each.taken for each in given.features]
+            graphs.run("append", spans, [graphs.width] * len(counts), [taken], self._appended)
         else:
-            c = self._append(spans, joined(features))
+            self._append(spans, given.features)
         for state, count in zip(states, counts, strict=True):
             state.advance(count)
-        if recorded:
-            for each, own_c in zip(rows, torch.split(c, counts), strict=True):
-                if each.record:
-                    each.record("features", each.features)
-                    each.record("c", own_c)
 
-    def _append(self, spans: attention.Spans, features: Tensor) -> Tensor:
-        """The device part: context rows c ACT [N, H] of features ACT [N, n·H], which are stored."""
-        return self._materializer(features, self._stores, self._turns, spans)
+    def _observe(self, given: Contexts, counts: Sequence[int], c: Tensor) -> None:
+        """Show each observer its request's features, and what they have become."""
+        for each, own in zip(given, parted(c, counts), strict=True):
+            if each.record:
+                each.record("features", each.features)
+                each.record("c", own)
+
+    def _append(self, spans: attention.Spans, features: Sequence[RowRange]) -> None:
+        """The device part: store what the layers read of features ACT [N, n·H]."""
+        self._materializer.take(features, self._stores, self._turns, spans)
 
     def _appended(self, spans: attention.Spans, features: Tensor) -> Tensors:
-        self._append(spans, features)
+        self._append(spans, [RowRange.of(features)])
         return ()
 
-    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> Sequence[Proposal]:
         columns = [self._columns(block) for block in blocks]
         states = [cast(DraftState, block.state) for block in blocks]
         counts = [each.live for each in columns]
-        ids = torch.tensor([id_ for each in columns for id_ in each.ids[: each.live]], device=self.device)
-        spans, inputs, graphs = self._spans(states, counts), [ids, *self._controls(blocks, counts)], self._proposing
-        if graphs and graphs.fits(counts) and not any(block.record for block in blocks):
+        ids = [id_ for each in columns for id_ in each.ids[: each.live]]
+        spans, graphs = self._spans(states, counts), self._proposing
+        recorded = any(block.record for block in blocks)
+        ends = None if graphs or recorded else self._ends(blocks, vocabulary)
+        if ends:
+            best = self._decoder.best(ids, ends, self._stores, self._turns, spans, "proposing")
+            return Proposals.certain(_split(best, [count - 1 for count in counts]), self.device)
+        inputs = [torch.tensor(ids, device=self.device), *self._controls(blocks, counts)]
+        if graphs and graphs.fits(counts) and not recorded:
             found = graphs.run(id(vocabulary), spans, counts, inputs, partial(self._forward, vocabulary, ()))
         else:
             found = self._forward(vocabulary, blocks, spans, *inputs)
         return self._choose(blocks, found, [count - 1 for count in counts], vocabulary)
+
+    def _ends(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> Ends | None:
+        """Those of a vocabulary from which the best id alone is proposed in each slot."""
+        whole: Ends | None = getattr(vocabulary, "proposing_ends", None)
+        return None if any(block.uniforms is not None for block in blocks) else whole
 
     def _forward(
         self, vocabulary: Vocabulary, blocks: Sequence[Block], spans: attention.Spans, ids: Tensor, *controls: Tensor
@@ -209,8 +227,8 @@ class DFlashDraft:
         return block_columns(block.anchor, self.config.mask_id, block.state.length, block.drafts, block.extent)
 
     def _spans(self, states: Sequence[DraftState], counts: Sequence[int]) -> attention.Spans:
-        lanes, lengths = [state.lane for state in states], [state.length for state in states]
-        spans = attention.Spans(lanes, lengths, counts, self.device)
+        lengths = [state.length for state in states]
+        spans = attention.Spans([state.lane for state in states], lengths, counts, self.device)
         if self._turns.reach(spans.end + self._margin):
             for graphs in filter(None, (self._appending, self._proposing)):
                 graphs.clear()
@@ -218,7 +236,7 @@ class DFlashDraft:
 
     def _choose(
         self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary
-    ) -> list[Proposal]:
+    ) -> Sequence[Proposal]:
         """The proposals that the device part found, `counts` of each block."""
         (hidden,) = found
         logits = vocabulary.logits(hidden)
@@ -250,3 +268,8 @@ def record(blocks: Sequence[Block], stage: str, rows: Tensor, counts: Sequence[i
         for block, own in zip(blocks, torch.split(rows, list(counts)), strict=True):
             if block.record:
                 block.record(stage, own)
+
+
+def _split(ids: list[int], counts: Sequence[int]) -> list[list[int]]:
+    """The ids of each block."""
+    return [ids[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]

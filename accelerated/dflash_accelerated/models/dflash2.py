@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from dflash_accelerated.graphs import Profiles, Room, Tensors
+from dflash_accelerated.joint import Proposals
 from dflash_accelerated.layers import Rounded
 from dflash_accelerated.models.dflash import DFlashDraft, record
 from dflash_accelerated.numerics import Numerics
@@ -120,13 +121,19 @@ class DFlash2Draft(DFlashDraft):
                 record(blocks, stage, torch.cat([own[:count] for own, count in zip(rows, counts, strict=True)]), counts)
         return path.tokens, ids, path.q
 
-    def _choose(
-        self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary
-    ) -> list[Proposal]:
+    def _choose(self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary) -> Proposals:
         tokens, ids, q = found
-        return [
-            Proposal(tokens[at, :count], SparseLaw(ids[at, :count], q[at, :count])) for at, count in enumerate(counts)
-        ]
+
+        def proposals() -> list[Proposal]:
+            return [
+                Proposal(tokens[at, :count], SparseLaw(ids[at, :count], q[at, :count]))
+                for at, count in enumerate(counts)
+            ]
+
+        return Proposals([own[:count] for own, count in zip(tokens.tolist(), counts, strict=True)], proposals)
+
+    def _ends(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> None:
+        """It is the walk that proposes."""
 
     def _uniforms(self, blocks: Sequence[Block], steps: int) -> Tensor:
         """FP32 [B, steps], 0 where a block has none."""

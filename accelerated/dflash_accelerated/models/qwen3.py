@@ -10,15 +10,15 @@ import torch
 from dflash_spec.config import TargetConfig
 from torch import Tensor
 
-from dflash_accelerated.graphs import Graphs, Profiles, Room
+from dflash_accelerated.graphs import Graphs, Profiles, Room, Tensors
+from dflash_accelerated.joint import Segments, Steps
 from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvCache, KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, head, rope
-from dflash_accelerated.ops.decoder import decoder
+from dflash_accelerated.ops.decoder import Ends, Scored, decoder
 from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.ops.rows import joined, parted
-from dflash_accelerated.protocols import LogitRows, Segment, TargetStep
+from dflash_accelerated.protocols import LogitRows, Segment
 
 
 class Qwen3Vocabulary:
@@ -37,6 +37,9 @@ class Qwen3Vocabulary:
         self.head = Product([whole], numerics)
         self.index = None if index is None else torch.tensor(index, dtype=torch.int64, device=table.device)
         self.proposing = self.head if self.index is None else Product([whole[self.index]], numerics)
+        self.ends = Ends(self.table, self.head, public)
+        self.proposing_ends = self.ends if index is None else None
+        """Those whose rows of the head are the ids that proposals are chosen from."""
         self._ids = torch.arange(public, device=table.device) if self.index is None else self.index
         self._numerics = numerics
 
@@ -116,7 +119,7 @@ class Qwen3Target:
         features = Room(profiles.rows * len(profiles.taps) * self.config.hidden_size, self._numerics.act)
         logits = Room(profiles.rows * self.vocabulary.head.outputs, self._numerics.act)
         takes = [Room(profiles.rows, torch.int64)]
-        self._graphs = Graphs(profiles, (1, profiles.width), self.device, takes, [features, logits])
+        self._graphs = Graphs(profiles, (1, profiles.width), self.device, takes, [logits, features])
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of weights and of buffers, as they were reserved."""
@@ -133,35 +136,31 @@ class Qwen3Target:
         """Bytes that forwards of `rows` rows, or of `chunk` rows of a prompt, hold between their ops."""
         return self._decoder.working_bytes(max(rows, chunk))
 
-    def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
-        caches = [cast(KvCache, segment.state) for segment in segments]  # a state returns to the adapter that opened it
-        counts = [segment.ids.shape[0] for segment in segments]
+    def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> Steps:
+        given = Segments.of(segments)
+        caches, counts = cast("Sequence[KvCache]", given.states), given.counts  # a state returns to who opened it
         for cache, count in zip(caches, counts, strict=True):
             cache.check_room(count)
         lengths = [cache.length for cache in caches]
         spans = attention.Spans([cache.lane for cache in caches], lengths, counts, self.device)
         if self._turns.reach(spans.end) and self._graphs:
             self._graphs.clear()
-        ids = [segment.ids for segment in segments]
+        taps = tuple(taps)
         if self._graphs and logits == "all" and self._graphs.fits(counts):
-            body = partial(self._rows, taps=taps, logits=logits)
-            features, *made = self._graphs.run(tuple(taps), spans, counts, [ids], body)
+            scores, features = self._graphs.run(taps, spans, counts, [given.rows], partial(self._recorded, taps))
+            made = Scored(scores, features)
         else:
-            features, *made = self._rows(spans, joined(ids), taps, logits)
+            made = self._scored(spans, given.ids, taps, logits)
         for cache, count in zip(caches, counts, strict=True):
             cache.advance(count)
-        own = parted(features, counts)
-        if not made:
-            return [TargetStep(None, feature) for feature in own]
-        scores = parted(made[0], counts if logits == "all" else [1] * len(counts))
-        return [TargetStep(rows, feature) for rows, feature in zip(scores, own, strict=True)]
+        return Steps(counts, *made)
 
-    def _rows(
-        self, spans: attention.Spans, ids: Tensor, taps: Sequence[int], logits: LogitRows
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        """The device part of a forward of ids [R]: features [R, n·H], and the logits that are wanted."""
-        x = self.vocabulary.embed(ids)
-        hidden, features = self._decoder(x, self._stores, self._turns, spans, taps, logits)
-        if logits == "none":
-            return (features,)
-        return features, head.logits(hidden, self.vocabulary.head, self._numerics)
+    def _scored(
+        self, spans: attention.Spans, ids: list[int] | Tensor, taps: tuple[int, ...], logits: LogitRows
+    ) -> Scored:  # fmt: skip
+        """The device part of a forward."""
+        return self._decoder.scored(ids, self.vocabulary.ends, self._stores, self._turns, spans, taps, logits)
+
+    def _recorded(self, taps: tuple[int, ...], spans: attention.Spans, ids: Tensor) -> Tensors:
+        scores, features = self._scored(spans, ids, taps, "all")
+        return cast(Tensor, scores), features

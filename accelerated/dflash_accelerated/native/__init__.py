@@ -7,10 +7,23 @@ from dflash_accelerated.native.calls import (
     Intake,
     Layer,
     Packed,
+    Pass,
     available,
     empty,
     kernels,
     rows_of,
 )
 
-__all__ = ["CODES", "Attention", "Forward", "Intake", "Layer", "Packed", "available", "empty", "kernels", "rows_of"]
+__all__ = [
+    "CODES",
+    "Attention",
+    "Forward",
+    "Intake",
+    "Layer",
+    "Packed",
+    "Pass",
+    "available",
+    "empty",
+    "kernels",
+    "rows_of",
+]

@@ -33,6 +33,8 @@ SIGNATURES = {
     "distribution": "pppppppp lllll i l",
     "draw": "pppp llll i l",
     "verdict": "ppppppppppppp llllllll ii l",
+    "choose": "pp lll ii l",
+    "gather": "pp l p",
 }
 """Of each kernel: p an address, l a count or stride in elements, i a dtype or switch, f a number."""
 
@@ -98,6 +100,17 @@ class Intake(ctypes.Structure):
     ]
 
 
+class Pass(ctypes.Structure):
+    """`struct pass` of passes.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("forward", "table", "ids")),
+        ("head", Packed),
+        *((name, ctypes.c_void_p) for name in ("scores", "best")),
+        *((name, ctypes.c_int64) for name in ("known", "scored", "public")),
+    ]
+
+
 @cache
 def kernels() -> ctypes.CDLL:
     """The library, built at the first call. Raises UnsupportedError where it cannot be."""
@@ -114,6 +127,7 @@ def kernels() -> ctypes.CDLL:
         ("attend", Attention, None), ("attention_bytes", Attention, ctypes.c_int64),
         ("forward", Forward, None), ("forward_bytes", Forward, ctypes.c_int64),
         ("intake", Intake, None), ("intake_bytes", Intake, ctypes.c_int64),
+        ("run_pass", Pass, ctypes.c_int),
     ):  # fmt: skip
         function = getattr(library, name)
         function.argtypes, function.restype = [ctypes.POINTER(struct)], restype

@@ -22,19 +22,19 @@ class KeptCall(Generic[Arguments]):
     def __init__(self, name: str, common: Arguments) -> None:
         self.lock = Lock()
         self._name = name
-        self._arguments: Arguments = common
+        self.arguments: Arguments = common
         self._workspace = empty(0, torch.uint8)
 
     def bytes_for(self, rows: int) -> int:
         """Bytes of the workspace of a call with so many rows, on as many threads as there are now."""
-        arguments = type(self._arguments).from_buffer_copy(self._arguments)
+        arguments = type(self.arguments).from_buffer_copy(self.arguments)
         arguments.rows, arguments.threads = rows, torch.get_num_threads()
         found: int = getattr(kernels(), f"{self._name}_bytes")(byref(arguments))
         return found
 
     def of(self, rows: int) -> Arguments:
         """The arguments, with room for so many rows."""
-        arguments, threads = self._arguments, torch.get_num_threads()
+        arguments, threads = self.arguments, torch.get_num_threads()
         if (rows, threads) != (arguments.rows, arguments.threads):
             needed = self.bytes_for(rows)
             if needed > len(self._workspace):

@@ -13,3 +13,4 @@
 #include "verdicts.h"
 #include "decoder.h"
 #include "context.h"
+#include "passes.h"

@@ -14,6 +14,9 @@ def matched(proposals: Sequence[int], target: Sequence[int]) -> list[int]:
     Clauses: LAW-001, LAW-002, LAW-008, LAW-012. Source: NInfer docs/maintainer/dflash.md; Infernix
     include/infernix/ops/speculative_round.h; z-lab/dflash@44947fb dflash/model.py.
     """
-    pairs = enumerate(zip(proposals, target, strict=False))
-    accepted = next((at for at, (proposed, own) in pairs if proposed != own), len(proposals))
+    accepted = 0
+    for proposed in proposals:
+        if proposed != target[accepted]:
+            break
+        accepted += 1
     return [*proposals[:accepted], target[accepted]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from itertools import chain
 from operator import is_
 
 from dflash_accelerated.native import CODES, Layer
@@ -12,12 +11,13 @@ from dflash_accelerated.ops.attention.spans import Seat, Spans, Store
 
 
 class SeatTable:
-    """A `struct layer` for each seat, whose stores are written in when they have moved."""
+    """A `struct layer` for each seat, whose stores are written in when they have moved, and the spans of a call."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self.layers = (Layer * len(seats))(*(Layer(window=seat.window, causal=seat.causal) for seat in seats))
         self.address = ctypes.addressof(self.layers)
         self._seats, self._stores = tuple(seats), tuple[Store, ...]()
+        self._spans = (ctypes.c_int32 * 0)()
 
     def read_from(self, stores: Sequence[Store]) -> None:
         """Have the layers read `stores`, by their seats' groups."""
@@ -30,7 +30,10 @@ class SeatTable:
             layer.lane_stride, layer.head_stride, layer.held = keys.stride(0), keys.stride(1), CODES[values.dtype]
         self._stores = tuple(stores)
 
-
-def spans_table(spans: Spans) -> ctypes.Array[ctypes.c_int32]:
-    """The table I32 [B, 4] of `Spans.table`, which must outlive the kernel's call."""
-    return (ctypes.c_int32 * (4 * len(spans.counts)))(*chain.from_iterable(spans))
+    def place(self, spans: Spans) -> int:
+        """The address of the table I32 [B, 4] of `Spans.table`, which stays until the next call."""
+        numbers = spans.numbers
+        if len(numbers) > len(self._spans):
+            self._spans = (ctypes.c_int32 * len(numbers))()
+        self._spans[: len(numbers)] = numbers  # type: ignore[assignment]
+        return ctypes.addressof(self._spans)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import add
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -43,10 +44,8 @@ class Spans:
     def __init__(
         self, lanes: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device
     ) -> None:
-        self.lanes, self.starts, self.counts = tuple(lanes), tuple(starts), tuple(counts)
+        self.lanes, self.starts, self.counts = lanes, starts, tuple(counts)
         self.device = device
-        self.masks: dict[object, Tensor | None] = {}
-        """Which layers share: they are made once in a forward."""
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
         return zip(self.lanes, self.starts, self.counts, self.firsts, strict=True)
@@ -59,7 +58,18 @@ class Spans:
     @property
     def end(self) -> int:
         """The first position past all rows."""
-        return max(start + count for start, count in zip(self.starts, self.counts, strict=True))
+        end: int = max(map(add, self.starts, self.counts))
+        return end
+
+    @property
+    def numbers(self) -> list[int]:
+        """Those of `table`, request after request, on the host."""
+        return list(chain.from_iterable(self))
+
+    @cached_property
+    def masks(self) -> dict[object, Tensor | None]:
+        """Which layers share: they are made once in a forward."""
+        return {}
 
     @cached_property
     def positions(self) -> Tensor:
@@ -88,7 +98,6 @@ class StaticSpans(Spans):
     def __init__(self, table: Tensor, counts: Sequence[int]) -> None:
         """`table` I32 [B, 4] as `Spans` has it; its own counts may be smaller, where rows at the end are not live."""
         self.counts, self.device, self.table = tuple(counts), table.device, table
-        self.masks = {}
         self.places = torch.cat([torch.arange(count, device=self.device) for count in self.counts])
         owners = [request for request, count in enumerate(self.counts) for _ in range(count)]
         self._owners = torch.tensor(owners, device=self.device)

@@ -7,9 +7,9 @@ from torch import Tensor
 from dflash_accelerated.layers import LayerWeights
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Seat
-from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, Wanted, concat_taps
+from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, Ends, Scored, Wanted, concat_taps
 
-__all__ = ["Decoded", "Decoder", "Wanted", "concat_taps", "decoder"]
+__all__ = ["Decoded", "Decoder", "Ends", "Scored", "Wanted", "concat_taps", "decoder"]
 
 
 def decoder(

@@ -6,20 +6,34 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import byref
 
+import torch
 from torch import Tensor
 
 from dflash_accelerated.layers import LayerWeights
-from dflash_accelerated.native import CODES, Forward, Layer, empty, kernels
+from dflash_accelerated.native import CODES, Forward, Layer, Pass, empty, kernels
 from dflash_accelerated.native.kept import KeptCall
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
 from dflash_accelerated.ops.attention import Seat, Spans, Store
-from dflash_accelerated.ops.attention.seats import SeatTable, spans_table
-from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, Wanted
+from dflash_accelerated.ops.attention.seats import SeatTable
+from dflash_accelerated.ops.decoder.torch import Decoded, Decoder, Ends, Scored, Wanted
 from dflash_accelerated.ops.qkv import prepared_staged
+from dflash_accelerated.ops.rows import without_columns
 
+CPU = torch.device("cpu")
 WANTED = {"none": 0, "all": 1, "last": 2, "proposing": 3}
 """The codes of decoder.h."""
+
+
+class Room:
+    """What lies between the parts of a pass of so many rows: ids, embedding rows, and the rows that the head reads."""
+
+    def __init__(self, rows: int, hidden: int, act: torch.dtype) -> None:
+        self.rows = rows
+        self.ids, self.best = (ctypes.c_int64 * rows)(), (ctypes.c_int64 * rows)()
+        self.best_at = ctypes.addressof(self.best)
+        self._rows = empty((2, rows, hidden), act)
+        self.x, self.out = (part.data_ptr() for part in self._rows)
 
 
 class NativeDecoder(Decoder):
@@ -33,11 +47,17 @@ class NativeDecoder(Decoder):
         self._table = SeatTable(seats)
         for held, weights in zip(self._table.layers, self.layers, strict=True):
             _fill(held, weights)
-        self._kept = KeptCall("forward", _call(self.layers, norm, self._table.address, keep, eps, numerics))
+        common = _call(self.layers, norm, self._table.address, keep, eps, numerics)
+        self._kept, self._hidden = KeptCall("forward", common), self.layers[0].qkv.inputs
+        self._pass = Pass(forward=ctypes.addressof(common))
+        self._room = Room(0, self._hidden, numerics.act)
+        self._ends: Ends | None = None
+        self._turned: rope.Tables | None = None
+        self._tapped = (ctypes.c_int64 * 0)()
 
     def working_bytes(self, rows: int) -> int:
-        """Those of a workspace that is kept from call to call."""
-        return self._kept.bytes_for(rows)
+        """Those of what is kept from call to call."""
+        return self._kept.bytes_for(rows) + 2 * rows * self._hidden * self._numerics.act.itemsize
 
     def __call__(
         self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
@@ -45,23 +65,70 @@ class NativeDecoder(Decoder):
         with self._kept.lock:
             return self._run(x, stores, turns, spans, taps, wanted)
 
+    def scored(
+        self, ids: list[int] | Tensor, ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans,
+        taps: Sequence[int], wanted: Wanted,
+    ) -> Scored:  # fmt: skip
+        ids = ids.tolist() if isinstance(ids, Tensor) else ids
+        with self._kept.lock:
+            features = self._aim(len(ids), stores, turns, spans, taps, wanted)
+            logits = empty((_count(len(ids), len(spans.counts), wanted), ends.head.outputs), self._numerics.act)
+            self._run_pass(ids, ends, logits, best=False)
+            return Scored(None if wanted == "none" else logits, features)
+
+    def best(
+        self, ids: list[int], ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans, wanted: Wanted
+    ) -> list[int]:
+        with self._kept.lock:
+            self._aim(len(ids), stores, turns, spans, (), wanted)
+            logits = empty((_count(len(ids), len(spans.counts), wanted), ends.head.outputs), self._numerics.act)
+            self._run_pass(ids, ends, logits, best=True)
+            return self._room.best[: self._pass.scored]
+
     def _run(
         self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
     ) -> Decoded:
-        rows, hidden = x.shape
-        call, act = self._kept.of(rows), self._numerics.act
-        x, table, tapped = x.contiguous(), spans_table(spans), (ctypes.c_int64 * len(taps))(*taps)
-        made = Decoded(
-            empty((_count(rows, len(spans.counts), wanted), hidden), act),
-            empty((rows, len(taps) * hidden), act),
-        )
-        self._table.read_from(stores)
-        call.x, call.cosine, call.sine = x.data_ptr(), turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
-        call.spans, call.requests = ctypes.addressof(table), len(spans.counts)
-        call.taps, call.tapped, call.wanted = ctypes.addressof(tapped), len(taps), WANTED[wanted]
-        call.out, call.features = made.hidden.data_ptr(), made.features.data_ptr()
+        rows, x = x.shape[0], x.contiguous()
+        features = self._aim(rows, stores, turns, spans, taps, wanted)
+        call = self._kept.arguments
+        hidden = empty((_count(rows, len(spans.counts), wanted), self._hidden), self._numerics.act)
+        call.x, call.out = x.data_ptr(), hidden.data_ptr()
         kernels().forward(byref(call))
-        return made
+        return Decoded(hidden, features)
+
+    def _aim(
+        self, rows: int, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
+    ) -> Tensor:
+        """Have the next call read and write all but where rows come from and where they go: the features it makes."""
+        call = self._kept.of(rows)
+        self._table.read_from(stores)
+        if turns.held is not self._turned:
+            self._turned = turns.held
+            call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
+        call.spans, call.requests, call.wanted = self._table.place(spans), len(spans.counts), WANTED[wanted]
+        call.tapped = len(taps)
+        if not taps:
+            return without_columns(rows, self._numerics.act, CPU)
+        self._tapped = (ctypes.c_int64 * len(taps))(*taps)
+        features = empty((rows, len(taps) * self._hidden), self._numerics.act)
+        call.taps, call.features = ctypes.addressof(self._tapped), features.data_ptr()
+        return features
+
+    def _run_pass(self, ids: list[int], ends: Ends, logits: Tensor, best: bool) -> None:
+        rows, call = len(ids), self._pass
+        if rows > self._room.rows:
+            self._room = Room(rows, self._hidden, self._numerics.act)
+            call.ids = ctypes.addressof(self._room.ids)
+        if ends is not self._ends:
+            self._ends = ends
+            call.table, call.known = ends.table.data_ptr(), ends.table.shape[0]
+            call.head, call.public = ends.head.native, ends.public
+        room, layers = self._room, self._kept.arguments
+        room.ids[:rows] = ids  # type: ignore[assignment]
+        layers.x, layers.out = room.x, room.out
+        call.scores, call.scored, call.best = logits.data_ptr(), logits.shape[0], room.best_at if best else None
+        if kernels().run_pass(byref(call)):
+            raise IndexError(f"ids {min(ids)} to {max(ids)}, expected 0 to {call.known - 1}, rows of the table")
 
 
 def _count(rows: int, requests: int, wanted: Wanted) -> int:

@@ -13,6 +13,7 @@ from dflash_accelerated.layers import Convolutions, LayerWeights
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, conv, head, mlp, qkv, rms_norm, rope
 from dflash_accelerated.ops.attention import Seat, Spans, Store
+from dflash_accelerated.ops.linear import Product
 
 Attend = Callable[[qkv.Prepared | qkv.Projections], Tensor]
 """From rows' heads to what they attend to, ACT [R, QH·D]."""
@@ -26,6 +27,21 @@ class Decoded(NamedTuple):
     """The wanted rows ACT [N, H] after the last layer and the final norm, and the features ACT [R, n·H] of n layers."""
 
     hidden: Tensor
+    features: Tensor
+
+
+class Ends(NamedTuple):
+    """Both ends of a vocabulary: the table ACT [N, H], and a head, of whose first rows `public` are the ids' own."""
+
+    table: Tensor
+    head: Product
+    public: int
+
+
+class Scored(NamedTuple):
+    """Logits LOGIT [N, V] of the wanted rows, None where there are none, and the features ACT [R, n·H] of n layers."""
+
+    logits: Tensor | None
     features: Tensor
 
 
@@ -62,6 +78,22 @@ class Decoder:
             if layer in taps:
                 outputs[layer] = x
         return Decoded(self._final(x, spans, wanted), concat_taps(outputs, taps, x))
+
+    def scored(
+        self, ids: list[int] | Tensor, ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans,
+        taps: Sequence[int], wanted: Wanted,
+    ) -> Scored:  # fmt: skip
+        """The same from the rows' ids, on the host or I64 [R], to logits. Raises IndexError for none of the table's."""
+        x = head.embed(ids if isinstance(ids, Tensor) else torch.tensor(ids, device=spans.device), ends.table)
+        hidden, features = self(x, stores, turns, spans, taps, wanted)
+        return Scored(None if wanted == "none" else head.logits(hidden, ends.head, self._numerics), features)
+
+    def best(
+        self, ids: list[int], ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans, wanted: Wanted
+    ) -> list[int]:
+        """The same to the best id of each wanted row, on the host."""
+        logits, _ = self.scored(ids, ends, stores, turns, spans, (), wanted)
+        return cast("list[int]", head.best(cast(Tensor, logits), ends.public, self._numerics).id.tolist())
 
     def _plain(self, x: Tensor, weights: LayerWeights, turn: rope.Tables, attend: Attend, spans: Spans) -> Tensor:
         heads = qkv.project(x, weights, turn, self._eps, self._numerics)

@@ -1,5 +1,15 @@
 """Embedding rows, final norm, logits, the best id and the best candidates."""
 
-from dflash_accelerated.ops.head.torch import Best, Candidates, best, embed, final_rows, indexed_argmax, logits, top
+from dflash_accelerated.ops.head.torch import (
+    Best,
+    Candidates,
+    best,
+    chosen,
+    embed,
+    final_rows,
+    indexed_argmax,
+    logits,
+    top,
+)
 
-__all__ = ["Best", "Candidates", "best", "embed", "final_rows", "indexed_argmax", "logits", "top"]
+__all__ = ["Best", "Candidates", "best", "chosen", "embed", "final_rows", "indexed_argmax", "logits", "top"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 
 import torch
@@ -27,6 +28,17 @@ def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
         torch.get_num_threads(),
     )  # fmt: skip
     return Best(tops, ids)
+
+
+def chosen(scores: Tensor, public: int, numerics: Numerics) -> list[int]:
+    """As the torch function: the best id of each row of logits [P, V], -1 where its score is no finite number."""
+    scores = rows_of(scores)
+    rows = scores.shape[0]
+    ids = (ctypes.c_int64 * rows)()
+    kernels().choose(
+        scores.data_ptr(), ids, rows, public, scores.stride(0), CODES[scores.dtype], True, torch.get_num_threads()
+    )
+    return ids[:]
 
 
 def top(

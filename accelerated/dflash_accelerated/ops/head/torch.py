@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -60,6 +61,17 @@ def best(scores: Tensor, public: int, numerics: Numerics) -> Best:
     Clauses: HEAD-002, HEAD-003, PROC-001, PROC-002. Source: Infernix include/infernix/ops/argmax.h.
     """
     return Best(*torch.max(scores[:, :public], dim=-1))  # reads each row once, eight times as fast as argmax
+
+
+@dispatched("native")
+def chosen(scores: Tensor, public: int, numerics: Numerics) -> list[int]:
+    """The best id of each row, as `best`, on the host; -1 where its score is no finite number.
+
+    Clauses: PROC-002, PROC-022. Source: Infernix include/infernix/ops/sampling.h.
+    """
+    found = best(scores, public, numerics)
+    rows = zip(found.score.tolist(), found.id.tolist(), strict=True)
+    return [id_ if isfinite(score) else -1 for score, id_ in rows]
 
 
 def indexed_argmax(scores: Tensor, global_ids: Tensor, numerics: Numerics) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -13,9 +14,10 @@ from dflash_accelerated.native import CODES, Intake, empty, kernels, rows_of
 from dflash_accelerated.native.kept import KeptCall
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Seat, Spans, Store
-from dflash_accelerated.ops.attention.seats import SeatTable, spans_table
+from dflash_accelerated.ops.attention.seats import SeatTable
 from dflash_accelerated.ops.materialize.torch import ContextWeights, Materializer
 from dflash_accelerated.ops.rope import Tables, Turns
+from dflash_accelerated.ops.rows import RowRange, gathered
 
 
 class NativeMaterializer(Materializer):
@@ -34,26 +36,54 @@ class NativeMaterializer(Materializer):
             act=CODES[numerics.act], compute=CODES[numerics.compute], eps=eps,
         )  # fmt: skip
         self._kept = KeptCall("intake", common)
+        self._turned: Tables | None = None
+        self._outputs, self._width = weights.fc.outputs, weights.fc.inputs * numerics.act.itemsize
+        self._rows, self._room = empty(0, numerics.act), 0
 
     def working_bytes(self, rows: int) -> int:
-        """Those of a workspace that is kept from call to call."""
-        return self._kept.bytes_for(rows)
+        """Those of what is kept from call to call."""
+        return self._kept.bytes_for(rows) + rows * (self._width + self._outputs * self._numerics.act.itemsize)
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
+        features, c = features.contiguous(), empty((features.shape[0], self._outputs), self._numerics.act)
         with self._kept.lock:
-            return self._run(features, stores, turns, spans)
-
-    def _run(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
-        rows = features.shape[0]
-        call = self._kept.of(rows)
-        features, table = features.contiguous(), spans_table(spans)
-        c = empty((rows, call.fc.outputs), self._numerics.act)
-        self._table.read_from(stores)
-        call.features, call.c = features.data_ptr(), c.data_ptr()
-        call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
-        call.spans, call.requests = ctypes.addressof(table), len(spans.counts)
-        kernels().intake(byref(call))
+            self._run(features.data_ptr(), c.data_ptr(), features.shape[0], stores, turns, spans)
         return c
+
+    def take(self, features: Sequence[RowRange], stores: Sequence[Store], turns: Turns, spans: Spans) -> None:
+        """The same of rows wherever they lie, for none to see `c`."""
+        if not all(each.rows.is_contiguous() for each in features):
+            features = [RowRange.of(gathered(features).contiguous())]
+        rows = sum(map(len, features))
+        with self._kept.lock:
+            if rows > self._room:
+                width = self.weights.fc.inputs + self._outputs
+                self._rows, self._room = empty((rows, width), self._numerics.act), rows
+            at = self._rows.data_ptr()
+            c = at + rows * self._width
+            self._run(self._gathered(features, at), c, rows, stores, turns, spans)
+
+    def _gathered(self, features: Sequence[RowRange], room: int) -> int:
+        """Where the rows lie one after another: in `room`, if they do not already."""
+        width = self._width
+        at = [each.rows.data_ptr() + each.first * width for each in features]
+        sizes = [each.count * width for each in features]
+        if list(accumulate(sizes[:-1], initial=at[0])) == at:
+            return at[0]
+        count = len(features)
+        kernels().gather((ctypes.c_void_p * count)(*at), (ctypes.c_int64 * count)(*sizes), count, room)
+        return room
+
+    def _run(self, features: int, c: int, rows: int, stores: Sequence[Store], turns: Turns, spans: Spans) -> None:
+        """From rows at one address to rows at another."""
+        call = self._kept.of(rows)
+        self._table.read_from(stores)
+        if turns.held is not self._turned:
+            self._turned = turns.held
+            call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
+        call.features, call.c = features, c
+        call.spans, call.requests = self._table.place(spans), len(spans.counts)
+        kernels().intake(byref(call))
 
 
 def store(

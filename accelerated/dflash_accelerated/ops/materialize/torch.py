@@ -16,6 +16,7 @@ from dflash_accelerated.ops.dispatch import dispatched
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.norm_rope import norm_rope
 from dflash_accelerated.ops.rope import Tables, Turns
+from dflash_accelerated.ops.rows import RowRange, gathered
 
 
 class ContextWeights(NamedTuple):
@@ -74,6 +75,10 @@ class Materializer:
             k, v = raw if layers is None else (part.index_select(1, layers) for part in raw)
             store(k, v, norms, turn, self._eps, self._staged, stores[group], spans, numerics)
         return c
+
+    def take(self, features: Sequence[RowRange], stores: Sequence[Store], turns: Turns, spans: Spans) -> None:
+        """The same of rows wherever they lie, where nobody asks for `c`."""
+        self(gathered(features), stores, turns, spans)
 
 
 def _groups(seats: Sequence[Seat], norms: Tensor) -> Iterator[Group]:
