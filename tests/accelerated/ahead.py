@@ -13,13 +13,14 @@ import sys
 import tempfile
 from typing import Any
 
-import pretended
 import torch
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
+
+from tests.accelerated import pretended
 
 GPU = GPUTarget("cuda", 90, 32)
 

@@ -13,6 +13,7 @@ from typing import Any
 import dflash_accelerated
 import pytest
 
+ROOT = Path(__file__).parents[2]
 OPS = Path(dflash_accelerated.__file__).parent / "ops"
 ENGINES = [
     {"profile": "zlab", "dtype": "bfloat16", "second": True, "temperature": 0.7},
@@ -44,10 +45,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each kernel came to, once for each way in which it is launched."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    script, made = Path(__file__).with_name("ahead.py"), []
+    made = []
     for engine in ENGINES:
-        command = [sys.executable, str(script), json.dumps(engine)]
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "tests.accelerated.ahead", json.dumps(engine)]
+        run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr
         made += json.loads(run.stdout.splitlines()[-1])
     return made
