@@ -24,6 +24,8 @@ from dflash_accelerated.ops import dispatch
 from dflash_vectors.cases import Entry, default_folder, load_case, read_index
 from dflash_vectors.plugin import Bench, VectorFailure, expect_passed
 
+from tests.interpreting import patch_language_once
+
 
 def counting(reached: Counter[str], path: str) -> SimpleNamespace:
     """What dispatch loads, with every function counted as `op.name`."""
@@ -49,6 +51,7 @@ def is_short(entry: Entry, rows: int) -> bool:
 def main() -> None:
     kernels, most = sys.argv[1], [int(rows) for rows in sys.argv[2:]]
     reached: Counter[str] = Counter()
+    patch_language_once()
     dispatch.import_module = partial(counting, reached)  # type: ignore[assignment, attr-defined]
     bench, passed, left_out, failures = Bench(), [], [], {}
     for entry in read_index(default_folder()):

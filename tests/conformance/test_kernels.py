@@ -15,6 +15,7 @@ import pytest
 from dflash_accelerated.native import available
 from dflash_vectors.cases import Entry, default_folder, read_index
 
+ROOT = Path(__file__).parents[2]
 OPS = Path(dflash_accelerated.__file__).parent / "ops"
 DISPATCHED = re.compile(r"^@dispatched\(([^)]*)\)\ndef (\w+)", re.MULTILINE)
 
@@ -34,9 +35,9 @@ def kernels(name: str) -> set[str]:
 
 def run(name: str, *rows: int) -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    command = [sys.executable, str(Path(__file__).with_name("reach.py")), name, *map(str, rows)]
+    command = [sys.executable, "-m", "tests.conformance.reach", name, *map(str, rows)]
     interpreted = {"TRITON_INTERPRET": "1"} if name == "triton" else {}
-    made = subprocess.run(command, env=environment | interpreted, capture_output=True, text=True, check=False)
+    made = subprocess.run(command, cwd=ROOT, env=environment | interpreted, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     report: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
     assert not report["failures"], "\n\n".join(report["failures"].values())

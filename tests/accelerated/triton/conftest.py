@@ -12,6 +12,8 @@ from dflash_accelerated.numerics import Numerics
 from dflash_spec.registry import load_profile
 from triton import knobs
 
+from tests.interpreting import patch_language_once
+
 collect_ignore_glob = [] if knobs.runtime.interpret else ["test_*.py"]
 
 HELD = {
@@ -19,6 +21,9 @@ HELD = {
     "zlab-F32": Numerics.of(load_profile("zlab"), torch.float32),
     "zlab-BF16": Numerics.of(load_profile("zlab"), torch.bfloat16),
 }
+
+if knobs.runtime.interpret:
+    patch_language_once()
 
 
 @pytest.fixture(params=list(HELD))
