@@ -42,7 +42,7 @@ def owners(extents):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("supported", [False, True])
 def test_counts_and_last_tokens_are_the_same(numerics, sparse, supported):
-    for seed in range(3):
+    for seed in (1, 2):
         chains, drawn_from, law, generator = rounds(sparse, supported, EXTENTS, seed)
         coins = sixteenths((len(EXTENTS), 4), generator) * 1.5
         if seed == 2:

@@ -83,9 +83,12 @@ def tiles(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int) -> None:
     monkeypatch.setattr(kernel, "TILES", dict.fromkeys((torch.bfloat16, torch.float32), (rows, columns)))
 
 
+SEEN = [(3, 10, 0), (3, 10, 1), (3, 10, 7), (3, 10, 100), (1, 10, 7), (4, 64, 7)]
+"""Query heads to a KV head, channels, window: all windows with one group, all groups with one window."""
+
+
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both-ways"])
-@pytest.mark.parametrize("window", [0, 1, 7, 100])
-@pytest.mark.parametrize(("group", "dim"), [(1, 10), (3, 10), (4, 64)])
+@pytest.mark.parametrize(("group", "dim", "window"), SEEN)
 def test_rows_see_what_they_may(
     numerics: Numerics, monkeypatch: pytest.MonkeyPatch, group: int, dim: int, window: int, causal: bool
 ):
