@@ -15,7 +15,16 @@ import pytest
 from dflash_accelerated.native import available, build, calls
 from dflash_spec.errors import UnsupportedError
 
-COMPILES = "from dflash_accelerated.native import kernels; kernels()"
+BUILDS = (
+    "import sys; from dflash_accelerated.native import build; build.SOURCES = build.Path(sys.argv[1]); build.build()"
+)
+MEETS = """
+case "$*" in *--version*) exec {compiler} "$@";; esac
+touch {folder}/here.$$
+while [ $(ls {folder} | grep -c here) -lt 2 ]; do sleep 0.01; done
+exec {compiler} "$@"
+"""
+"""A compiler that begins when another one is there."""
 
 
 @pytest.fixture(autouse=True)
@@ -230,8 +239,12 @@ def test_a_compiler_that_leaves_the_kernels_out_is_told(small: list[str], tmp_pa
         build.build()
 
 
-def test_processes_that_build_at_once_do_not_disturb_each_other(compiler: list[str], tmp_path: Path) -> None:
-    started = [subprocess.Popen([sys.executable, "-c", COMPILES], stderr=subprocess.PIPE) for _ in range(2)]
+def test_processes_that_build_at_once_do_not_disturb_each_other(
+    small: list[str], tmp_path: Path, script: Callable[[str], str]
+) -> None:
+    compiler = script(MEETS.format(folder=tmp_path, compiler=small[0]))
+    command = [sys.executable, "-c", BUILDS, str(build.SOURCES)]
+    started = [subprocess.Popen(command, env=os.environ | {"CC": compiler}, stderr=subprocess.PIPE) for _ in range(2)]
     for process in started:
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said
