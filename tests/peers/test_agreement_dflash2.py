@@ -32,6 +32,7 @@ from .test_agreement import (
     PAIRS,
     PERTURBED_TOKENS,
     PROMPTS,
+    REPETITIONS,
     Answer,
     Load,
     by_authors,
@@ -156,7 +157,7 @@ def test_candidates_and_paths_agree_at_every_round_and_scores_and_laws_within_th
     prompt = loaded.pair.prompts[0]
     expected = reference_walks(loaded, prompt, drafts)
     moved = dict.fromkeys(("unary", "scores", "q"), 0.0)
-    for repetition in range(perturb.REPETITIONS):
+    for repetition in range(REPETITIONS):
         with perturb.perturbed(f"{preset}/{drafts}/{repetition}"):
             other = reference_walks(loaded, prompt, drafts, PERTURBED_TOKENS)
         moved = {name: max(moved[name], furthest(other, expected, name)) for name in moved}
