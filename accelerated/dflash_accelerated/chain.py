@@ -23,6 +23,7 @@ from dflash_accelerated.protocols import Block, Draft, KeptState, LogitRows, Pro
 from dflash_accelerated.requests import Outcome, Request, Round, RoundTrace, Running, StageLog
 from dflash_accelerated.settings import is_greedy
 from dflash_accelerated.timing import Clock
+from dflash_accelerated.transfers import sent
 
 Mask = Tensor | Exception | None
 """What columns may say, or what the request's grammar raised instead."""
@@ -212,7 +213,7 @@ class ChainOrchestrator:
             most = max(requests[at].drafts for at in drawing)
             keys = rounds.proposal_keys([running[at].frontier for at in drawing], most)
             drawn = torch.from_numpy(coins.of_keys([requests[at].seed for at in drawing], keys))
-            for at, own in zip(drawing, drawn.to(self._target.device), strict=True):
+            for at, own in zip(drawing, sent(drawn, self._target.device), strict=True):
                 made[at] = own[: requests[at].drafts]
         return made
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_accelerated.lanes import Lanes
+from dflash_accelerated.transfers import listed
 
 
 class TokenCounts:
@@ -44,9 +45,9 @@ class TokenCounts:
 
     def add(self, lanes: Sequence[int], tokens: Sequence[int]) -> None:
         """Count `tokens`, each in the lane at its place."""
-        places = (torch.tensor(part, dtype=torch.int64, device=self.held.device) for part in (lanes, tokens))
+        places = (listed(part, torch.int64, self.held.device) for part in (lanes, tokens))
         self.held.index_put_(tuple(places), torch.ones((), dtype=torch.int32, device=self.held.device), accumulate=True)
 
     def rows(self, lanes: Sequence[int]) -> Tensor:
         """The counts I32 [N, public] of one lane a row."""
-        return self.held[torch.tensor(lanes, device=self.held.device)]
+        return self.held[listed(lanes, torch.int64, self.held.device)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from math import isfinite
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from dflash_accelerated.ops.acceptance import Chains, Verdict
 from dflash_accelerated.ops.rows import RowRange, gathered
 from dflash_accelerated.protocols import Proposal
 from dflash_accelerated.settings import Sampling, SettingRows, is_greedy
+from dflash_accelerated.transfers import listed, sent
 
 
 class Turn(NamedTuple):
@@ -93,8 +93,8 @@ def decide_plainly(
 def choose(adjusted: penalties.Adjusted, numerics: Numerics) -> list[int]:
     """The argmaxes of adjusted rows, the lowest id on ties; -1 where a row is refused."""
     best = head.best(adjusted.scores, adjusted.scores.shape[1], numerics)
-    rows = zip(best.score.tolist(), best.id.tolist(), adjusted.refused.tolist(), strict=True)
-    return [id_ if isfinite(score) and not nothing else -1 for score, id_, nothing in rows]
+    usable = (best.score.abs() < torch.inf) & ~adjusted.refused
+    return cast("list[int]", best.id.where(usable, -1).tolist())
 
 
 def _licensed(proposals: Iterable[Sequence[int]], tokens: list[int]) -> list[Decision]:
@@ -114,7 +114,7 @@ def judge(
 ) -> Verdict:  # fmt: skip
     """Sampled verification: the accept tests in order, then a correction or a bonus. No token comes of `refused` rows
     of the law, bool [R]."""
-    accept, ends = (torch.from_numpy(part).to(law.p.device) for part in coins)
+    accept, ends = (sent(torch.from_numpy(part), law.p.device) for part in coins)
     return acceptance.verdict(chains, drawn_from, law, refused, accept, ends, numerics)
 
 
@@ -123,7 +123,7 @@ def _mask(turns: Sequence[Turn], places: Sequence[slice], device: torch.device) 
     if not masked:
         return None
     rows = [row for own, _ in masked for row in range(own.start, own.stop)]
-    return penalties.Mask(torch.tensor(rows, device=device), torch.cat([allowed for _, allowed in masked]))
+    return penalties.Mask(listed(rows, torch.int64, device), torch.cat([allowed for _, allowed in masked]))
 
 
 def _penalties(
@@ -136,9 +136,9 @@ def _penalties(
     if not held:
         return None
     rows, lanes, presence, frequency = zip(*held, strict=True)
-    at, chains = torch.tensor(rows, device=device), Chains.of([turn.proposal.tokens for turn in turns])
+    at, chains = listed(rows, torch.int64, device), Chains.of([turn.proposal.tokens for turn in turns])
     overlay = penalties.overlay(chains.proposals, chains.owner[at], chains.column[at])
-    weights = (torch.tensor(part, dtype=torch.float32, device=device) for part in (presence, frequency))
+    weights = (listed(part, torch.float32, device) for part in (presence, frequency))
     return penalties.Penalties(at, counts.rows(lanes), overlay, *weights)
 
 

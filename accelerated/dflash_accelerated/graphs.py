@@ -18,6 +18,7 @@ from torch import Tensor
 from dflash_accelerated.arguments import shown
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Spans, StaticSpans
+from dflash_accelerated.transfers import listed
 
 WARM_UPS = 2
 """Runs before a capture: they compile kernels and have libraries reserve what they need."""
@@ -155,7 +156,7 @@ class Graphs:
         firsts = (0, *accumulate(counts[:-1]))
         rows = [(lane, start, live, first) for (lane, start, live, _), first in zip(spans, firsts, strict=True)]
         table = self._table[: len(rows)]
-        table.copy_(torch.tensor(rows, dtype=torch.int32))
+        table.copy_(listed(rows, torch.int32, table.device))
         key = (kind, tuple(counts))
         held = self._held.pop(key, None)
         inputs = held.inputs if held else self._views(given, sum(counts))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dflash_accelerated.ops.rows import RowRange, joined, parted
 from dflash_accelerated.protocols import ContextRows, Proposal, Recorder, Segment, SequenceState, TargetStep
+from dflash_accelerated.transfers import listed
 
 Item = TypeVar("Item")
 
@@ -60,7 +61,7 @@ class Segments(Joint[Segment]):
     @property
     def rows(self) -> Tensor:
         """The ids of all rows: I64 [R]."""
-        return self.ids if isinstance(self.ids, Tensor) else torch.tensor(self.ids, device=self._device)
+        return self.ids if isinstance(self.ids, Tensor) else listed(self.ids, torch.int64, self._device)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -159,9 +160,7 @@ class Proposals(Joint[Proposal]):
     @staticmethod
     def certain(tokens: list[list[int]], device: torch.device) -> Proposals:
         """Proposals that each are a point mass."""
-        return Proposals(
-            tokens, lambda: [Proposal(torch.tensor(own, dtype=torch.int64, device=device)) for own in tokens]
-        )
+        return Proposals(tokens, lambda: [Proposal(listed(own, torch.int64, device)) for own in tokens])
 
     @staticmethod
     def of(given: Sequence[Proposal]) -> Proposals:

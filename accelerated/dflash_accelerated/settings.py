@@ -14,6 +14,7 @@ from dflash_spec.registry import Profile
 from torch import Tensor
 
 from dflash_accelerated.arguments import check_integer, check_number, check_temperature, fp32
+from dflash_accelerated.transfers import listed
 
 INT32_MAX = 2**31 - 1
 
@@ -115,8 +116,8 @@ class SettingRows(NamedTuple):
             for cold, own in zip(greedy, each, strict=True)
         ]
         # One transfer; float64 holds FP32 values and 32-bit integers alike.
-        columns = torch.tensor(held, dtype=torch.float64, device="cpu").to(device)
-        repeats = torch.tensor(rows, device=device)
+        columns = listed(held, torch.float64, device)
+        repeats = listed(rows, torch.int64, device)
         cold, temperature, top_k, top_p, min_p = columns.repeat_interleave(repeats, 0, output_size=sum(rows)).unbind(1)
         sampled = [own for own, cold in zip(each, greedy, strict=True) if not cold]
         filtered = [own for own in sampled if own.top_k or own.top_p < 1 or own.min_p]

@@ -25,6 +25,7 @@ from dflash_accelerated.ops.sampling import propose
 from dflash_accelerated.protocols import Block, ContextRows, Proposal, SequenceState, Vocabulary
 from dflash_accelerated.rounds import Columns, block_columns
 from dflash_accelerated.settings import SettingRows
+from dflash_accelerated.transfers import listed
 
 WIDEST = 16
 """Rows of a block whose config names no width."""
@@ -188,7 +189,7 @@ class DFlashDraft:
         if ends:
             best = self._decoder.best(ids, ends, self._stores, self._turns, spans, "proposing")
             return Proposals.certain(_split(best, [count - 1 for count in counts]), self.device)
-        inputs = [torch.tensor(ids, device=self.device), *self._controls(blocks, counts)]
+        inputs = [listed(ids, torch.int64, self.device), *self._controls(blocks, counts)]
         if graphs and graphs.fits(counts) and not recorded:
             found = graphs.run(id(vocabulary), spans, counts, inputs, partial(self._forward, vocabulary, ()))
         else:

@@ -20,6 +20,7 @@ from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.protocols import Block, Proposal, Vocabulary
 from dflash_accelerated.rings import Rings, RingState
 from dflash_accelerated.rounds import Columns, dflash2_columns
+from dflash_accelerated.transfers import listed
 
 
 class DFlash2Draft(DFlashDraft):
@@ -99,9 +100,9 @@ class DFlash2Draft(DFlashDraft):
 
     def _controls(self, blocks: Sequence[Block], counts: Sequence[int]) -> Tensors:
         """Anchors I64 [B], temperatures FP32 [B] and uniforms FP32 [B, K]."""
-        anchors = torch.tensor([block.anchor for block in blocks], device=self.device)
+        anchors = listed([block.anchor for block in blocks], torch.int64, self.device)
         heat = [block.sampling.temperature for block in blocks]
-        temperatures = torch.tensor(heat, dtype=torch.float32, device=self.device)
+        temperatures = listed(heat, torch.float32, self.device)
         return anchors, temperatures, self._uniforms(blocks, max(counts) - 1)
 
     def _found(

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dflash_accelerated.transfers import sent
+
 
 class Chains(NamedTuple):
     """The proposals of B requests. Request b has `counts[b]` proposals, and one row of the target more.
@@ -50,4 +52,4 @@ def _layout(counts: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]
     first = np.cumsum(held + 1) - held - 1
     column = np.arange(len(owner)) - first[owner]
     (tested,) = np.nonzero(column < held[owner])
-    return tuple(torch.from_numpy(part).to(device) for part in (held, owner, column, first, tested))
+    return tuple(sent(torch.from_numpy(part), device) for part in (held, owner, column, first, tested))

@@ -12,6 +12,8 @@ import torch
 from dflash_spec.errors import StateError
 from torch import Tensor
 
+from dflash_accelerated.transfers import listed
+
 
 class Store(NamedTuple):
     """Keys and values [lanes, L, KV, S + W, D] of L layers: a sequence has a lane, and its position p the slot p mod S.
@@ -86,7 +88,7 @@ class Spans:
     @cached_property
     def table(self) -> Tensor:
         """The same numbers on the device: I32 [B, 4]."""
-        return torch.tensor(list(self), dtype=torch.int32, device=self.device)
+        return listed(list(self), torch.int32, self.device)
 
 
 class StaticSpans(Spans):

@@ -14,6 +14,7 @@ from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, conv, head, mlp, qkv, rms_norm, rope
 from dflash_accelerated.ops.attention import Seat, Spans, Store
 from dflash_accelerated.ops.linear import Product
+from dflash_accelerated.transfers import listed
 
 Attend = Callable[[qkv.Prepared | qkv.Projections], Tensor]
 """From rows' heads to what they attend to, ACT [R, QH·D]."""
@@ -84,7 +85,7 @@ class Decoder:
         taps: Sequence[int], wanted: Wanted,
     ) -> Scored:  # fmt: skip
         """The same from the rows' ids, on the host or I64 [R], to logits. Raises IndexError for none of the table's."""
-        x = head.embed(ids if isinstance(ids, Tensor) else torch.tensor(ids, device=spans.device), ends.table)
+        x = head.embed(ids if isinstance(ids, Tensor) else listed(ids, torch.int64, spans.device), ends.table)
         hidden, features = self(x, stores, turns, spans, taps, wanted)
         return Scored(None if wanted == "none" else head.logits(hidden, ends.head, self._numerics), features)
 
