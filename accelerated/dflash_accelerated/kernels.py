@@ -21,7 +21,7 @@ def resolve_kernels(kernels: object, device: torch.device) -> Kernels:
 
     That is Triton on CUDA; on a CPU native code, where there is a C compiler; PyTorch otherwise. On a CPU Triton runs
     in its interpreter alone, which shows that a kernel is right and is slow. Raises RequestError for kernels that do
-    not run there.
+    not run there, and where Triton would start them on another GPU.
     """
     if not isinstance(kernels, str) or kernels not in get_args(Choice):
         raise RequestError(f"kernels is {shown(kernels)}, expected one of {', '.join(get_args(Choice))}")
@@ -31,7 +31,14 @@ def resolve_kernels(kernels: object, device: torch.device) -> Kernels:
     missing = _without_triton(device) if fast == "triton" else _without_native(device)
     if missing and kernels != "auto":
         raise RequestError(f"kernels is {kernels!r} on device {device}, expected {missing}")
-    return "torch" if missing else fast
+    if missing:
+        return "torch"
+    if device.type == "cuda" and device.index is not None and device.index != (current := torch.cuda.current_device()):
+        raise RequestError(
+            f"device is {device}, expected cuda:{current}, the process's own, where Triton starts kernels: "
+            "torch.cuda.set_device chooses it"
+        )
+    return fast
 
 
 def _without_triton(device: torch.device) -> str:

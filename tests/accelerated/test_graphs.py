@@ -10,6 +10,7 @@ import pytest
 import torch
 from dflash_accelerated import Engine, planning
 from dflash_accelerated.graphs import Captured, Graphs, Profiles, Room, Tensors
+from dflash_accelerated.kernels import resolve_kernels
 from dflash_accelerated.memory import KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Spans, StaticSpans
@@ -121,6 +122,13 @@ def test_graphs_are_refused_where_there_are_none(random_pair: Path, load: Load, 
     expected = "a CUDA device with kernels 'triton'" if graphs is True else "expected True, False or None"
     with pytest.raises(RequestError, match=expected):
         load(random_pair, graphs=graphs, max_context=20)
+
+
+def test_kernels_run_on_the_current_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert {resolve_kernels("auto", torch.device(name)) for name in ("cuda", "cuda:1")} == {"triton"}
+    with pytest.raises(RequestError, match=r"device is cuda:0, expected cuda:1, .*torch\.cuda\.set_device"):
+        resolve_kernels("auto", torch.device("cuda:0"))
 
 
 def test_adapters_that_cannot_record_are_refused_where_that_is_asked_for() -> None:

@@ -31,10 +31,14 @@ class Watch(TorchDispatchMode):
         self.waits: list[str] = []
         self.queued: list[str] = []
         self.recorded: list[str] = []
+        self.rounding = False
+        """Whether a product may have rounded parts of a sum."""
         self._recording = False
 
     def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
         made = function(*given, **(named or {}))
+        if function is torch.ops.aten.mm.default:
+            self.rounding |= torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         places = {part.device for part in tree_leaves((given, named, made)) if isinstance(part, Tensor)}
         if len(places) > 1:
             queued = (named or {}).get("non_blocking") or (function is torch.ops.aten.copy_.default and given[2:])
@@ -107,5 +111,6 @@ def test_a_round_waits_for_its_proposals_and_for_its_decision(
         assert counts[2:] == [(2, [])] * 3
         engine.decode_plain([2, 7], 5, temperature=temperature, stop_ids=[])
         assert watch.recorded == []
+        assert not watch.rounding
         graphs = (engine.target._graphs, engine.draft._appending, engine.draft._proposing)
         assert [each.count for each in graphs] == [2, 1, 1]  # of the target a verify pass and a plain step

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -14,7 +17,22 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
     Clause: NUM-006. Source: NInfer op-development.md.
     """
-    return torch.nn.functional.linear(x.to(weight.dtype), weight)
+    if weight.device.type == "cpu":
+        return torch.nn.functional.linear(x.to(weight.dtype), weight)
+    with _added_in_fp32():
+        return torch.nn.functional.linear(x.to(weight.dtype), weight)
+
+
+@contextmanager
+def _added_in_fp32() -> Iterator[None]:
+    """cuBLAS may not round parts of a BF16 sum to BF16 before it adds them, as PyTorch lets it by default."""
+    module = torch.backends.cuda.matmul
+    before = module.allow_bf16_reduced_precision_reduction, module.allow_bf16_reduced_precision_reduction_split_k
+    module.allow_bf16_reduced_precision_reduction = (False, before[1])
+    try:
+        yield
+    finally:
+        module.allow_bf16_reduced_precision_reduction = before
 
 
 class DenseWeight:
