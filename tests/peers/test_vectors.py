@@ -23,6 +23,7 @@ PEERS = {
 }
 OPS = {"dflash": authors.OPS, "transformers": transformers_qwen3.OPS}
 RECORDS = read_differences()
+IDS = {entry.id for entry in read_index(default_folder())}
 
 
 @cache
@@ -59,7 +60,7 @@ def test_a_record_names_a_version_a_rule_or_a_vector_that_exists_and_the_reason(
     assert record.why.endswith(".")
     assert "\n" not in record.why
     assert record.subject != "op", "an op has several rules: name the clause or the vector"
-    assert record.subject == "clause" or record.value in {entry.id for entry in read_index(default_folder())}
+    assert record.subject == "clause" or record.value in IDS
 
 
 @pytest.mark.parametrize("peer", PEERS)
