@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONGEST = {"test_triton.py", "test_kernels.py", "test_regeneration.py", "test_state_machine.py", "test_ahead_of_time.py"}
+LONGEST = {"test_triton.py", "test_kernels.py", "test_regeneration.py", "test_state_machine.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
