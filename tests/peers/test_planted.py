@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dflash_spec.config import draft_tensors, read_draft_config, read_target_con
 from dflash_spec.registry import load_profile
 from dflash_vectors import planted
 from dflash_vectors.commands.make_planted_pair import main
+from dflash_vectors.errors import PlanError
 
 NEW_TOKENS = 224
 SMALL_LIMIT = 256 * 1024 // 4
@@ -143,26 +145,94 @@ def test_the_component_config_says_what_the_published_one_says(backend: str) -> 
         ({"head_dim": 40}, "a power of 2"),
         ({"heads": 5}, "a multiple"),
         ({"theta": 0.5}, "theta 0.5"),
+        ({"theta": float("nan")}, "theta nan"),
         ({"dtype": "F16"}, "dtype 'F16'"),
+        ({"code": 0}, "code 0, expected 1 to"),
+        ({"intermediate": -3}, "intermediate -3, expected 1 to"),
+        ({"padding": 0}, "padding 0, expected 1 to"),
+        ({"idle": 10**11}, "idle 100000000000, expected 0 to"),
+        ({"backend": "dflash2", "rank": 1}, "rank 1, expected 2 to"),
+        ({"target_windows": (-4, 0, 0)}, "expected positive ones"),
+        ({"draft_windows": ()}, "without layers"),
+        ({"gaps": ((),)}, "positive rows"),
+        ({"head_dim": 8, "heads": 16, "kv_heads": 8}, "distance 35 leads by 5.2, expected 8"),
+        ({"tied": True, "theta": 1.0}, "distance 33 leads by 0.0"),
     ],
 )
 def test_options_that_would_break_the_plan_are_refused_by_name(options: dict[str, object], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(PlanError, match=named):
         planted.pair("standard", **options)
 
 
-def test_the_command_writes_dflash2_drafts(tmp_path: Path) -> None:
-    assert main(["--out", str(tmp_path), "--preset", "small", "--backend", "dflash2", "--rank", "9"]) == 0
-    written = json.loads((tmp_path / "draft" / "config.json").read_text("utf-8"))
-    assert written["architectures"] == ["DFlash2DraftModel"]
-    assert written["dflash_config"]["selector_rank"] == 9
+def test_an_unknown_preset_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match="preset 'large', expected one of standard, tied, small"):
+        planted.pair("large")
 
 
-def test_the_command_writes_a_pair_and_never_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--out", str(tmp_path), "--preset", "small", "--is-causal", "absent", "--new-tokens", "40"]
-    assert main(arguments) == 0
-    assert "is_causal" not in json.loads((tmp_path / "draft" / "config.json").read_text("utf-8"))
-    assert "accepted counts over 40 new tokens" in capsys.readouterr().out
-    assert main(arguments) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "prompts.txt", "target"]
+@pytest.mark.parametrize(
+    ("backend", "taps", "layers", "hidden"), [("dflash", (5, 3, 1), 8, 128), ("dflash2", (6,), 8, 128)]
+)
+def test_a_deep_target_hides_neither_plan_nor_positions(
+    backend: str, taps: tuple[int, ...], layers: int, hidden: int
+) -> None:
+    pair = planted.pair("standard", backend=backend, taps=taps, target_windows=(0,) * layers, hidden=hidden)
+    planted.play(replace(pair, prompts=pair.prompts[-1:]), 36)
+
+
+LOUD: dict[str, Any] = {"hidden": 40, "code": 16, "idle": 30, "seed": 1, "drafts": 4}
+"""Sizes with so short a code that the layers' noise hides it."""
+
+
+def test_a_pair_that_does_not_come_out_as_planned_is_told_by_its_round() -> None:
+    with pytest.raises(PlanError, match=r"prompt 1, round 2 accepts 1, planned 4"):
+        planted.play(planted.pair("standard", gaps=((1, 5, 3, 4),), **LOUD), 20)
+
+
+SMALL = ["--preset", "small", "--new-tokens", "40"]
+
+
+def test_the_command_says_what_to_expect_and_checks_it_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--out", str(tmp_path / "pair"), "--check", "--new-tokens", "40"]
+    loud = [word for name, value in LOUD.items() for word in (f"--{name}", str(value))]
+    assert main([*arguments, "--gaps", "1,5,3,4", *loud]) == 2
+    assert "prompt 1, round 2 accepts 1, planned 4" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert main([*arguments, "--preset", "small", "--is-causal", "absent"]) == 0
+    assert "accepted counts planned over 40 new tokens" in capsys.readouterr().out
+    assert "is_causal" not in json.loads((tmp_path / "pair" / "draft" / "config.json").read_text("utf-8"))
+
+
+def test_the_command_can_be_run_again_and_leaves_nothing_of_the_earlier_pair(tmp_path: Path) -> None:
+    assert main(["--out", str(tmp_path), *SMALL, "--shards", "3"]) == 0
+    assert main(["--out", str(tmp_path), *SMALL, "--seed", "5"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "planted.json", "prompts.txt", "target"]
+    for name in ("target", "draft"):
+        assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["config.json", "model.safetensors"]
+    told = json.loads((tmp_path / "planted.json").read_text("utf-8"))
+    assert (told["options"]["seed"], told["dtype"]) == (5, "F32")
+
+
+@pytest.mark.parametrize("strange", ["target/tokenizer.json", "draft/sub/notes", "target", "prompts.txt"])
+@pytest.mark.parametrize("planned", [False, True])
+def test_nothing_but_a_planted_pair_is_replaced(
+    planned: bool, strange: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if planned:
+        planted.write(tmp_path, planted.pair("small"))
+        strange = strange if "/" in strange else f"{strange}.old/kept"
+    (tmp_path / strange).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / strange).write_text("kept", "utf-8")
+    within = not planned or strange.startswith(("target/", "draft/"))
+    assert main(["--out", str(tmp_path), *SMALL]) == (2 if within else 0)
+    assert ("is there already and no part of a planted pair" in capsys.readouterr().err) == within
+    assert (tmp_path / strange).read_text("utf-8") == "kept"
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    planted.write(tmp_path / "one", planted.pair("small"))
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "target").symlink_to(tmp_path / "one" / "target")
+    with pytest.raises(FileExistsError, match="two/target is there already"):
+        planted.write(tmp_path / "two", planted.pair("small"))

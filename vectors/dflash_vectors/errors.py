@@ -13,3 +13,7 @@ class ModelError(BuildError):
 
 class LedgerError(DFlashError):
     """A vector's content changed under an id that is frozen."""
+
+
+class PlanError(DFlashError, ValueError):
+    """The options of a planted pair contradict each other, or its draft could not follow the plan with them."""

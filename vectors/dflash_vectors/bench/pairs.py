@@ -74,7 +74,7 @@ def local_windows(geometry: str) -> tuple[int, ...]:
 
 
 def make(folder: Path, backend: str, geometry: str = "bench", windows: Sequence[int] | None = None) -> Pair:
-    """A planted pair in BF16, written to a folder that is not there yet. Raises FileExistsError if it is."""
+    """A planted pair in BF16, written to a folder. Raises FileExistsError where that holds something else."""
     made = planted.pair("standard", backend=backend, **options(geometry, windows))
     for config in (made.target_config, made.draft_config):
         config["max_position_embeddings"] = POSITIONS

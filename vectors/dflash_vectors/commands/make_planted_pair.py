@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dflash_spec.errors import OutputError
+from dflash_spec.errors import DFlashError, OutputError
 
 from dflash_vectors import planted
 from dflash_vectors.commands.output import Parser, made_folders, say, unsaid, writable_folder
-from dflash_vectors.planted.options import BACKENDS
+from dflash_vectors.planted.options import BACKENDS, MOST
 from dflash_vectors.style import complain
 from dflash_vectors.verdict import EXIT_INTERRUPTED, EXIT_UNUSABLE
 
@@ -21,16 +21,19 @@ PROGRAM = "dflash-make-planted-pair"
 EPILOG = """\
 DIR/target and DIR/draft each get a config.json and model.safetensors. Any loader of Qwen3 targets and of such
 drafts reads them; DIR/prompts.txt has prompts, one a line, on which the draft's accepted counts are known in advance.
+A planted pair that DIR holds already is replaced; nothing else is.
 
 examples:
   dflash-make-planted-pair --out pair
   dflash-make-planted-pair --out pair --backend dflash2
   dflash-make-planted-pair --out pair --preset tied --dtype BF16 --shards 3
+  dflash-make-planted-pair --out pair --code 24 --check
   dflash-make-planted-pair --out pair --gaps '1,5,3,4;2,6,2,3' --drafts 4 --draft-windows 15,0,0 --is-causal absent
 
 exit code:
   0  written
-  2  options that contradict each other, a folder that is there already, or one that cannot be written
+  2  options that contradict each other or that the draft cannot follow, or a folder that holds something else or that
+     cannot be written
   130  interrupted
 """
 
@@ -39,14 +42,17 @@ Value = TypeVar("Value")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected numbers, as 1,16,2,15") from error
 
 
 def _count(text: str) -> int:
     """A number of things, of which there is at least one."""
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}, expected at least 1")
+    if not 1 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{number}, expected 1 to {MOST:,}")
     return number
 
 
@@ -79,6 +85,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", choices=("F32", "BF16"), default="F32", help="dtype of the tensors in the files")
     made.add_argument("--shards", type=_count, default=1, help="number of safetensors files of each model")
     made.add_argument("--new-tokens", type=_count, default=224, help="length for which accepted counts are printed")
+    made.add_argument("--check", action="store_true", help="first have the reference decode that length, which takes "
+        "seconds, minutes for wide models: nothing is written unless it accepts these counts")  # fmt: skip
     _option(made, "seed", _seed, "key of everything that is not planned")
     _option(made, "gaps", _rows, "distances between mispredicted tokens, a row a cycle, as 1,16,2,15;3,14,4,13")
     _option(made, "drafts", _count, "K, the proposals of a block")
@@ -107,22 +115,22 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Parse, build, write, and print what to expect; returns the exit code that `--help` documents."""
     chosen: dict[str, Any] = vars(parser().parse_args(argv))
-    out, preset, dtype, shards, count = (
-        chosen.pop(name) for name in ("out", "preset", "dtype", "shards", "new_tokens")
+    out, preset, dtype, shards, count, check = (
+        chosen.pop(name) for name in ("out", "preset", "dtype", "shards", "new_tokens", "check")
     )
     if "is_causal" in chosen:
         chosen["is_causal"] = CAUSALITY[chosen["is_causal"]]
     try:
         writable_folder(out)
         pair = planted.pair(preset, dtype=dtype, **chosen)
+        if check:
+            planted.play(pair, count)
         with made_folders(out):
             planted.write(out, pair, dtype, shards)
-        lines = [" ".join(map(str, prompt)) for prompt in pair.prompts]
-        (out / "prompts.txt").write_text("\n".join(lines) + "\n", "utf-8")
         say(summary(out, pair, dtype, count))
     except OutputError as error:
         return unsaid(error, PROGRAM)
-    except (ValueError, OSError) as error:
+    except (DFlashError, OSError, MemoryError) as error:
         complain(error, PROGRAM)
         return EXIT_UNUSABLE
     except KeyboardInterrupt:
@@ -138,7 +146,7 @@ def summary(out: Path, pair: planted.Planted, dtype: str, count: int) -> str:
     lines = [
         f"{out}/target and {out}/draft: {dtype}, {pair.public} public ids, mask {pair.options.mask_id}",
         f"{len(pair.prompts)} prompts of {len(pair.prompts[0])} tokens in {out}/prompts.txt",
-        f"accepted counts over {count} new tokens a prompt at K = {drafts}:",
+        f"accepted counts planned over {count} new tokens a prompt at K = {drafts}:",
         *(f"  {accepted:3d}  {counts[accepted]}" for accepted in range(drafts + 1)),
     ]
     return "\n".join(lines)

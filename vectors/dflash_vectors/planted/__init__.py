@@ -3,5 +3,6 @@
 from dflash_vectors.planted.folders import write
 from dflash_vectors.planted.options import PRESETS, Options
 from dflash_vectors.planted.pair import Planted, component_config, pair
+from dflash_vectors.planted.playing import play
 
-__all__ = ["PRESETS", "Options", "Planted", "component_config", "pair", "write"]
+__all__ = ["PRESETS", "Options", "Planted", "component_config", "pair", "play", "write"]

@@ -12,7 +12,8 @@ import numpy as np
 from dflash_spec.tensors import Array
 
 from dflash_vectors import inputs
-from dflash_vectors.planted.options import Options
+from dflash_vectors.errors import PlanError
+from dflash_vectors.planted.options import POSITIONS, Options
 
 GAIN = 0.7
 """Gain of a noise layer's projections: its branches add about a fifth of the residual row's scale."""
@@ -22,11 +23,13 @@ SCORE = 24.0
 """Attention score of one channel pair at the copied distance; 16 pairs lead every other distance by 16."""
 COPIED = 4.0
 """Scale of the copied code against the residual row's own channels."""
+LEAD = 8.0
+"""The least by which the copied distance must lead: any other one has at most 1/2981 of its weight then."""
 TERMS = 14
 
 
-def noise_layer(key: str, options: Options) -> dict[str, Array]:
-    """A Qwen3 layer whose every tensor is keyed and non-zero, in published names without the layer's prefix."""
+def noise_layer(key: str, options: Options, layers: int) -> dict[str, Array]:
+    """One of `layers` Qwen3 layers, every tensor keyed and non-zero, in published names without the layer's prefix."""
     hidden, heads, kv = options.hidden, options.heads * options.head_dim, options.kv_heads * options.head_dim
     shapes = {
         "self_attn.q_proj": (heads, hidden),
@@ -47,19 +50,32 @@ def noise_layer(key: str, options: Options) -> dict[str, Array]:
     layer.update(
         {f"{name}.weight": inputs.norm_weights(f"{key}/{name}", (size,), "F32") for name, size in norms.items()}
     )
+    for name in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
+        layer[name] *= sqrt(share(layers))
+        layer[name][[options.constant, options.flag]] *= sqrt(share(layers))
     return layer
+
+
+def share(layers: int) -> float:
+    """What counts of the square of one noise layer's output, where a model has so many layers: in sum no more than two.
+
+    A pair reads the codes below the last layer, positions off the constant channel and the plan off the flag, which
+    both get the square root of it once more: the noise of six whole layers reaches half a flag.
+    """
+    return min(1.0, 2 / max(1, layers - 1))
 
 
 @dataclass(frozen=True)
 class Copy:
     """What a copying layer reads and adds.
 
-    distance: positions back. query_norm, source_norm: [hidden] weights of the norms that produced the rows which
-    give the queries, and the keys and values. carried: the channels that the values hold. mixed: [rows, carried] what
-    each of these adds to the first channels of the row.
+    distance: positions back. window: the layer's, 0 for a full one. query_norm, source_norm: [hidden] weights of the
+    norms that produced the rows which give the queries, and the keys and values. carried: the channels that the values
+    hold. mixed: [rows, carried] what each of these adds to the first channels of the row.
     """
 
     distance: int
+    window: int
     query_norm: Array
     source_norm: Array
     carried: tuple[int, ...]
@@ -71,7 +87,14 @@ def copying_attention(key: str, options: Options, copy: Copy) -> dict[str, Array
 
     Queries and keys come from the constant channel alone, so each channel pair turns with the position and the
     score is a sum of cos(frequency · (distance − copied distance)), largest at the copied distance.
+    Raises PlanError where another one scores nearly as much.
     """
+    found = lead(options, copy)
+    if found < LEAD:
+        raise PlanError(
+            f"head_dim {options.head_dim}, theta {options.theta:g}: distance {copy.distance} leads by {found:.1f}, "
+            f"expected {LEAD:g} at least, to copy from it alone"
+        )
     hidden, size, width = options.hidden, options.head_dim, options.kv_heads * options.head_dim
     group = options.heads // options.kv_heads
     q_norm, q_turn = _direction(f"{key}/q", options, copy.distance)
@@ -97,6 +120,14 @@ def copying_attention(key: str, options: Options, copy: Copy) -> dict[str, Array
         "k_norm": k_norm,
     }
     return {f"self_attn.{name}.weight": value for name, value in tensors.items()}
+
+
+def lead(options: Options, copy: Copy) -> float:
+    """By how much the score of the copied distance exceeds that of any other one at which a row may be seen."""
+    behind = (copy.window or POSITIONS) - 1 - copy.distance
+    apart = np.arange(1.0, max(behind, copy.distance + options.drafts) + 1)
+    frequencies = options.theta ** -np.linspace(0, 1, options.head_dim // 2, endpoint=False)
+    return SCORE * float((1 - np.cos(np.outer(apart, frequencies))).sum(axis=1).min())
 
 
 def _direction(key: str, options: Options, distance: int) -> tuple[Array, Array]:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
+from dflash_vectors.errors import PlanError
+
+POSITIONS = 4096
+"""`max_position_embeddings` of both models."""
 BACKENDS = ("dflash", "dflash2")
 DTYPES = {"F32": "float32", "BF16": "bfloat16"}
 """Our name of a dtype, and the configs'."""
+LEAST = {
+    "drafts": 1, "hidden": 1, "code": 1, "heads": 1, "kv_heads": 1, "head_dim": 2, "intermediate": 1, "padding": 1,
+    "idle": 0, "conv_taps": 1, "conv_group": 1, "rank": 2, "candidates": 1,
+}  # fmt: skip
+"""The least of each size. The mask's row is one of padding, and one rank of a selector is the plan's own."""
+MOST = 2**20
+"""The most of each."""
 
 
 @dataclass(frozen=True)
@@ -50,48 +62,53 @@ class Options:
     candidates: int = 16
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a choice with which the draft could not follow the target."""
+        """Raise PlanError for a choice with which the draft could not follow the target."""
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype {self.dtype!r}, expected one of {', '.join(DTYPES)}")
+            raise PlanError(f"dtype {self.dtype!r}, expected one of {', '.join(DTYPES)}")
+        for name, least in LEAST.items():
+            if not least <= getattr(self, name) <= MOST:
+                raise PlanError(f"{name} {getattr(self, name)}, expected {least} to {MOST:,}")
         lengths = {sum(row) for row in self.gaps}
-        if len(lengths) != 1 or min(min(row) for row in self.gaps) < 1:
-            raise ValueError(f"gaps {self.gaps}: expected positive rows of one sum, found sums {sorted(lengths)}")
+        if len(lengths) != 1 or min(min(row, default=0) for row in self.gaps) < 1:
+            raise PlanError(f"gaps {self.gaps}: expected positive rows of one sum, found sums {sorted(lengths)}")
         if self.code + 1 > self.kv_heads * self.head_dim or self.code + 2 >= self.hidden:
-            raise ValueError(
-                f"code of {self.code} channels does not fit {self.kv_heads * self.head_dim} value channels"
-            )
+            raise PlanError(f"code of {self.code} channels does not fit {self.kv_heads * self.head_dim} value channels")
         if self.drafts >= self.cycle:
-            raise ValueError(f"{self.drafts} drafts, expected fewer than the cycle's {self.cycle} tokens")
+            raise PlanError(f"{self.drafts} drafts, expected fewer than the cycle's {self.cycle} tokens")
+        if not self.target_windows or not self.draft_windows:
+            raise PlanError("a model without layers, expected the window of one at least")
         if not 0 <= self.copy_layer < len(self.draft_windows):
-            raise ValueError(f"copy_layer {self.copy_layer}, expected a draft layer below {len(self.draft_windows)}")
+            raise PlanError(f"copy_layer {self.copy_layer}, expected a draft layer below {len(self.draft_windows)}")
         if 0 < self.draft_windows[self.copy_layer] <= self.distance:
-            raise ValueError(f"the copying layer's window must exceed the distance {self.distance} that it copies over")
+            raise PlanError(f"the copying layer's window must exceed the distance {self.distance} that it copies over")
         if self.tied and 0 < self.target_windows[-1] < self.cycle:
-            raise ValueError(f"the last target layer's window must reach {self.cycle - 1} tokens back")
+            raise PlanError(f"the last target layer's window must reach {self.cycle - 1} tokens back")
         last = len(self.target_windows) - 1
         if not self.taps or any(not 0 <= tap < last for tap in self.taps):
-            raise ValueError(f"taps {self.taps}: expected layers below the last, {last}")
+            raise PlanError(f"taps {self.taps}: expected layers below the last, {last}")
         for windows in (self.target_windows, self.draft_windows):
+            if min(windows) < 0:
+                raise PlanError(f"windows {windows}: expected positive ones, or 0 for a full layer")
             if len({window for window in windows if window}) > 1:
-                raise ValueError(f"windows {windows}: a published config has one window for all local layers")
+                raise PlanError(f"windows {windows}: a published config has one window for all local layers")
         if self.heads % self.kv_heads or self.head_dim < 2 or self.head_dim & (self.head_dim - 1):
-            raise ValueError(
+            raise PlanError(
                 f"{self.heads} heads, {self.kv_heads} KV heads of {self.head_dim}: want a multiple, and a power of 2"
             )
-        if self.theta < 1:
-            raise ValueError(f"theta {self.theta}, expected at least 1")
+        if not 1 <= self.theta < inf or not 0 < self.eps < inf:
+            raise PlanError(f"theta {self.theta} and eps {self.eps}, expected finite ones, of at least 1 and above 0")
         if self.backend not in BACKENDS:
-            raise ValueError(f"backend {self.backend!r}, expected one of {', '.join(BACKENDS)}")
+            raise PlanError(f"backend {self.backend!r}, expected one of {', '.join(BACKENDS)}")
         if self.second:
             self._check_second()
 
     def _check_second(self) -> None:
         if self.code + 2 > self.kv_heads * self.head_dim:
-            raise ValueError(f"a code of {self.code} channels, flag and constant do not fit the value channels")
+            raise PlanError(f"a code of {self.code} channels, flag and constant do not fit the value channels")
         if self.hidden % self.conv_group:
-            raise ValueError(f"conv_group {self.conv_group}, expected a divisor of the hidden width {self.hidden}")
+            raise PlanError(f"conv_group {self.conv_group}, expected a divisor of the hidden width {self.hidden}")
         if self.candidates > self.public:
-            raise ValueError(f"{self.candidates} candidates, expected at most the {self.public} public ids")
+            raise PlanError(f"{self.candidates} candidates, expected at most the {self.public} public ids")
 
     @property
     def second(self) -> bool:

@@ -14,9 +14,10 @@ import numpy as np
 from dflash_spec.tensors import Array
 
 from dflash_vectors import inputs
+from dflash_vectors.errors import PlanError
 from dflash_vectors.planted import dflash2
 from dflash_vectors.planted.layers import GAIN, Copy, copying_attention, noise_layer
-from dflash_vectors.planted.options import DTYPES, PRESETS, SECOND, Options
+from dflash_vectors.planted.options import DTYPES, POSITIONS, PRESETS, SECOND, Options
 from dflash_vectors.planted.vocabulary import FLAG, Vocabulary, embedding, vocabulary
 
 PEAK = 13.0
@@ -76,9 +77,11 @@ def pair(preset: str = "standard", **options: Any) -> Planted:
 
     `backend="dflash2"` makes the draft DFlash2's.
 
-    Raises KeyError for an unknown preset, TypeError for an unknown option, ValueError for options that contradict
-    each other.
+    Raises PlanError for an unknown preset, and for options that contradict each other or that no draft could follow;
+    TypeError for an unknown option.
     """
+    if preset not in PRESETS:
+        raise PlanError(f"preset {preset!r}, expected one of {', '.join(PRESETS)}")
     second = SECOND.get(preset, {}) if options.get("backend") == "dflash2" else {}
     chosen = replace(PRESETS[preset], **{**second, **options})
     key = f"planted/{chosen.seed}"
@@ -108,11 +111,11 @@ def _target(key: str, options: Options, words: Vocabulary) -> dict[str, Array]:
     tensors = {"model.embed_tokens.weight": table, "model.norm.weight": norm}
     last = len(options.target_windows) - 1
     for index in range(len(options.target_windows)):
-        layer = noise_layer(f"{key}/layer/{index}", options)
+        layer = noise_layer(f"{key}/layer/{index}", options, last + 1)
         if options.tied and index == last:
             source = layer["input_layernorm.weight"]
-            alone = np.ones(options.code), np.zeros(options.code)
-            copy = Copy(options.cycle - 1, source, source, *plain_mixing(options, *alone))
+            mixing = plain_mixing(options, np.ones(options.code), np.zeros(options.code))
+            copy = Copy(options.cycle - 1, options.target_windows[index], source, source, *mixing)
             layer.update(copying_attention(f"{key}/copy", options, copy))
         tensors.update({f"model.layers.{index}.{name}": value for name, value in layer.items()})
     if not options.tied:
@@ -139,7 +142,7 @@ def _draft(key: str, options: Options, words: Vocabulary, target_norm: Array) ->
     tensors = {"fc.weight": fc, "hidden_norm.weight": context_norm, "norm.weight": norm}
     fold = target_norm[: options.code] / norm[: options.code] * (options.code / PEAK)
     for index in range(len(options.draft_windows)):
-        layer = noise_layer(f"{key}/layer/{index}", options)
+        layer = noise_layer(f"{key}/layer/{index}", options, len(options.draft_windows))
         if index == options.copy_layer:
             query = layer["input_layernorm.weight"]
             mixing = (
@@ -147,7 +150,7 @@ def _draft(key: str, options: Options, words: Vocabulary, target_norm: Array) ->
                 if options.second
                 else plain_mixing(options, fold, DECOY / FLAG * words.codes[words.decoy])
             )
-            copy = Copy(options.distance, query, context_norm, *mixing)
+            copy = Copy(options.distance, options.draft_windows[index], query, context_norm, *mixing)
             layer.update(copying_attention(f"{key}/copy", options, copy))
         if options.second:
             layer = convolved(f"{key}/layer/{index}", options, layer)
@@ -188,7 +191,7 @@ def _common_config(options: Options, windows: tuple[int, ...]) -> dict[str, Any]
         "hidden_act": "silu",
         "attention_bias": False,
         "attention_dropout": 0.0,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": POSITIONS,
         "rms_norm_eps": options.eps,
         "rope_parameters": {"rope_theta": options.theta, "rope_type": "default"},
         "layer_types": ["sliding_attention" if window else "full_attention" for window in windows],

@@ -10,6 +10,7 @@ import numpy as np
 from dflash_spec.tensors import Array
 
 from dflash_vectors import inputs
+from dflash_vectors.errors import PlanError
 from dflash_vectors.planted.options import Options
 
 CONSTANT = 2.0
@@ -80,7 +81,7 @@ def _codes(key: str, options: Options, idle: frozenset[int]) -> Array:
                 codes[token] = candidate
                 break
         else:
-            raise ValueError(f"no code of {options.code} channels is left for token {token} of {options.public}")
+            raise PlanError(f"no code of {options.code} channels is left for token {token} of {options.public}")
     return codes
 
 
