@@ -88,7 +88,8 @@ def record(adapters: Iterable[object], profiles: Profiles, asked: bool) -> None:
 def available(device: torch.device) -> int | None:
     """Bytes that can still be had on a device; None where nobody knows."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by PyTorch, for later
+        return torch.cuda.mem_get_info(device)[0] + kept
     if device.type != "cpu":
         return None
     found = [_kibibytes(Path("/proc/meminfo"), "MemAvailable:"), _number(Path("/sys/fs/cgroup/memory.max"))]

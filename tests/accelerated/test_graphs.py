@@ -182,6 +182,13 @@ def test_what_is_planned_is_what_is_held_and_is_refused_before_it_is_asked_for(
     reserve(adapters, 3, 32, CPU)  # what is held already takes nothing more
 
 
+def test_what_pytorch_keeps_of_a_gpu_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading leaves it much that nothing uses."""
+    for name, amount in (("mem_get_info", (10, 90)), ("memory_reserved", 60), ("memory_allocated", 45)):
+        monkeypatch.setattr(torch.cuda, name, lambda device, amount=amount: amount)
+    assert planning.available(torch.device("cuda")) == 10 + 60 - 45
+
+
 def test_buffers_that_may_move_are_not_recorded() -> None:
     pool = KvPool(1, 1, 2, Numerics.of(load_profile("zlab")), CPU)
     with pytest.raises(StateError, match="expected `reserve` before"):
