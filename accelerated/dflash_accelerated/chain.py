@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dflash_accelerated import coins, masks, refusals, rounds, seams
 from dflash_accelerated.counts import TokenCounts
-from dflash_accelerated.decisions import Decision, Turn, decide, decide_plainly
+from dflash_accelerated.decisions import Decision, Turn, decide, licensed
 from dflash_accelerated.images import Image, check_settled, left_to_feed
 from dflash_accelerated.joint import Contexts, Proposals, Seen, Segments, Steps
 from dflash_accelerated.numerics import Numerics
@@ -93,9 +93,11 @@ class ChainOrchestrator:
             steps = self._forward([running], [*request.prompt[begin:end]], [end - begin], wanted)
             running.pending, running.tail = steps.features, steps.logits
 
-    def _forward(self, running: Sequence[Running], ids: list[int], counts: list[int], wanted: LogitRows) -> Steps:
+    def _forward(
+        self, running: Sequence[Running], ids: list[int], counts: list[int], wanted: LogitRows, choosing: bool = False
+    ) -> Steps:
         """Steps of so many ids of each sequence. Raises TensorError where the target gives something else."""
-        segments = Segments([each.target for each in running], ids, counts, self._target.device)
+        segments = Segments([each.target for each in running], ids, counts, self._target.device, choosing)
         steps, tapped = self._target.forward(segments, self._taps, wanted), bool(self._taps)
         seams.check_steps(self._target, steps, counts, wanted, tapped)
         return Steps.of(steps, counts, tapped)
@@ -151,26 +153,28 @@ class ChainOrchestrator:
         tokens = proposals.tokens
         seams.check_tokens(self._draft, tokens, self._target.vocabulary.public)
         clock.lap("propose")
-        allowed = [None if each.plain else self._allowed(each, own) for each, own in zip(running, tokens, strict=True)]
+        plain = all(each.plain for each in running)
+        allowed: list[Mask] = [None] * len(running) if plain else list(map(self._allowed, running, tokens))
         clock.lap("decide")
-        steps = self._verify(running, tokens)
+        steps = self._verify(running, tokens, plain)
         clock.lap("verify")
-        decided = self._decide(running, proposals, steps, allowed)
+        decided = (plain and self._decide_plainly(tokens, steps)) or self._decide(running, proposals, steps, allowed)
         clock.lap("decide")
         made = [self._settled(*turn) for turn in zip(running, tokens, steps.seen(), decided, strict=True)]
-        self._count(running, proposals, decided, made)
+        if not plain:
+            self._count(running, proposals, decided, made)
         clock.lap("commit")
         times = clock.times(len(running))
         return [Round(*outcome, times) for outcome in made]
 
-    def _verify(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> Steps:
+    def _verify(self, running: Sequence[Running], tokens: Sequence[Sequence[int]], choosing: bool) -> Steps:
         """The columns of a verify pass, of which those that live are read."""
         profile, ids, counts = self._numerics.profile, [], []
         for each, own in zip(running, tokens, strict=True):
             columns = rounds.verify_columns(profile, each.anchor, own, each.frontier, each.request.drafts)
             ids += columns.ids[: columns.live]
             counts.append(columns.live)
-        return self._forward(running, ids, counts, "all")
+        return self._forward(running, ids, counts, "all", choosing)
 
     def close(self, running: Running) -> None:
         running.target.close()
@@ -264,6 +268,13 @@ class ChainOrchestrator:
         clock.lap("commit")
         return Round(tuple(running.said), finish_reason=ending.reason, text=text, times=clock.times())
 
+    def _decide_plainly(self, tokens: Sequence[Sequence[int]], steps: Steps) -> list[Decision] | None:
+        """The same for requests that all are plain; None where one is refused, and why is to be found out."""
+        if steps.chosen is None:
+            return None
+        decided = licensed(tokens, steps.chosen)
+        return None if any(decision.refused for decision in decided) else decided
+
     def _decide(
         self, running: Sequence[Running], proposals: Proposals, steps: Steps, allowed: Sequence[Mask]
     ) -> list[Decision | Exception]:
@@ -283,10 +294,6 @@ class ChainOrchestrator:
         toss: Callable[[], coins.Coins],
     ) -> list[Decision | Exception]:  # fmt: skip
         public = self._target.vocabulary.public
-        if all(each.plain for each in running):
-            decided = decide_plainly(proposals.tokens, logits, public, self._numerics)
-            if not any(decision.refused for decision in decided):
-                return [*decided]
         turns = self._turns(running, proposals, logits, allowed)
         decided = decide(turns, toss, self._counts, public, self._numerics)
         made: list[Decision | Exception] = []
@@ -317,8 +324,6 @@ class ChainOrchestrator:
         made: Sequence[Outcome],
     ) -> None:  # fmt: skip
         """Take what a round licensed into the counts of requests with penalties."""
-        if all(each.lane is None for each in running):
-            return
         tokens = [
             () if isinstance(decision, Exception)
             else rounds.counted(decision.licensed, len(outcome.tokens), proposed.law is not None)
@@ -347,23 +352,23 @@ class ChainOrchestrator:
 
     def _settle(self, running: Running, proposed: Sequence[int], step: Seen, decision: Decision | Exception) -> Outcome:
         """Keep, commit and roll back one sequence after its verify pass was decided."""
-        self._trace(running, step)
+        if running.log:
+            self._trace(running.log, running, step)
         if isinstance(decision, Exception):
             return Outcome((), tuple(proposed), 0, "error", decision)
-        licensed = decision.licensed
-        ending = running.ending(licensed)
-        committed = commit(running, step, licensed, ending.kept)
-        tokens = licensed[: ending.kept]
+        ending = running.ending(decision.licensed)
+        committed = commit(running, step, decision.licensed, ending.kept)
+        tokens = decision.licensed[: ending.kept]
         text = running.emit(tokens, committed.frontier, ending)
         running.rounds += 1
         return Outcome(tuple(tokens), tuple(proposed), decision.accepted, ending.reason, None, text)
 
-    def _trace(self, running: Running, step: Seen) -> None:
+    def _trace(self, log: StageLog, running: Running, step: Seen) -> None:
         """Show the round to the request's observer, if it has one."""
-        if running.log and running.request.observer:
-            running.log.record("target.logits", step.logits.taken)
-            running.log.record("target.features", step.features.taken)
-            running.request.observer(RoundTrace(running.rounds, running.frontier, running.anchor, running.log.take()))
+        log.record("target.logits", step.logits.taken)
+        log.record("target.features", step.features.taken)
+        if running.request.observer:
+            running.request.observer(RoundTrace(running.rounds, running.frontier, running.anchor, log.take()))
 
 
 def _draft_state(running: Running) -> SequenceState:

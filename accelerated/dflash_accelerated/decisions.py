@@ -66,28 +66,21 @@ def decide(
     logits = gathered([turn.logits for turn in turns])
     mask, penalised = _mask(turns, places, device), _penalties(turns, places, counts, device)
     if mask is None and penalised is None and not rows.some_sampled:
-        return decide_plainly([turn.tokens for turn in turns], logits, public, numerics)
+        # Not widened, and read once.
+        return licensed([turn.tokens for turn in turns], head.chosen(logits, public, numerics))
     adjusted = penalties.adjust(logits, public, mask, penalised)
     if not rows.some_sampled:
-        return _licensed([turn.tokens for turn in turns], choose(adjusted, numerics))
+        return licensed([turn.tokens for turn in turns], choose(adjusted, numerics))
     chains = Chains.of([turn.proposal.tokens for turn in turns])
     law = filters.distribution(adjusted.scores, rows, numerics)
     drawn = _read(judge(chains, _laws(turns, public), law, toss(), numerics, adjusted.refused))
     if not rows.some_greedy:
         return drawn
-    greedy = _licensed([turn.tokens for turn in turns], choose(adjusted, numerics))
+    greedy = licensed([turn.tokens for turn in turns], choose(adjusted, numerics))
     return [
         one if is_greedy(turn.sampling.temperature, numerics.profile) else other
         for turn, one, other in zip(turns, greedy, drawn, strict=True)
     ]
-
-
-def decide_plainly(
-    proposals: Sequence[Sequence[int]], logits: Tensor, public: int, numerics: Numerics
-) -> list[Decision]:
-    """The decisions of requests at temperature 0 with neither masks nor penalties: from each one's `proposals` and all
-    their logits LOGIT [R, V], which are not widened, and read once."""
-    return _licensed(proposals, head.chosen(logits, public, numerics))
 
 
 def choose(adjusted: penalties.Adjusted, numerics: Numerics) -> list[int]:
@@ -97,13 +90,13 @@ def choose(adjusted: penalties.Adjusted, numerics: Numerics) -> list[int]:
     return cast("list[int]", best.id.where(usable, -1).tolist())
 
 
-def _licensed(proposals: Iterable[Sequence[int]], tokens: list[int]) -> list[Decision]:
-    """Each request's decision at temperature 0, from the tokens of all rows."""
+def licensed(proposals: Iterable[Sequence[int]], tokens: list[int]) -> list[Decision]:
+    """Each request's decision at temperature 0, from the tokens of all rows: -1 where none is decided."""
     made, first = [], 0
     for own in proposals:
         end = first + len(own) + 1
-        licensed = acceptance.matched(own, tokens[first:end])
-        made.append(Decision(licensed, licensed[-1] < 0))
+        matched = acceptance.matched(own, tokens[first:end])
+        made.append(Decision(matched, matched[-1] < 0))
         first = end
     return made
 

@@ -44,10 +44,12 @@ class Segments(Joint[Segment]):
     """Segments of `states`, which have `counts` rows each."""
 
     def __init__(
-        self, states: Sequence[SequenceState], ids: list[int] | Tensor, counts: list[int], device: torch.device
-    ) -> None:
-        """`ids` of all rows, on the host or I64 [R]."""
+        self, states: Sequence[SequenceState], ids: list[int] | Tensor, counts: list[int], device: torch.device,
+        choosing: bool = False,
+    ) -> None:  # fmt: skip
+        """`ids` of all rows, on the host or I64 [R]; `choosing` says that somebody will ask for `Steps.chosen`."""
         self.states, self.ids, self.counts = states, ids, counts
+        self.choosing = choosing
         self._device = device
 
     @staticmethod
@@ -84,10 +86,16 @@ class Seen(NamedTuple):
 
 class Steps(Joint[TargetStep]):
     """What a target says of segments with `counts` rows each: logits LOGIT [R, V], or [B, V] of each one's last row,
-    or none, and features ACT [R, n·H]."""
+    or none, and features ACT [R, n·H].
 
-    def __init__(self, counts: list[int], logits: Tensor | None, features: Tensor) -> None:
-        self.counts, self.logits, self.features = counts, logits, features
+    `chosen` is the best of the public ids of each row of logits, -1 where its logit is no finite number; None where the
+    target leaves that to others.
+    """
+
+    def __init__(
+        self, counts: list[int], logits: Tensor | None, features: Tensor, chosen: list[int] | None = None
+    ) -> None:
+        self.counts, self.logits, self.features, self.chosen = counts, logits, features, chosen
 
     @staticmethod
     def of(given: Sequence[TargetStep], counts: list[int], tapped: bool) -> Steps:

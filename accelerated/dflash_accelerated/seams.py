@@ -15,16 +15,24 @@ from dflash_accelerated.protocols import Draft, LogitRows, Proposal, Target, Tar
 
 def check_steps(target: Target, steps: Sequence[TargetStep], rows: list[int], wanted: LogitRows, tapped: bool) -> None:
     """Raise TensorError unless there is a step for each segment, with logits and, if `tapped`, features of its rows."""
+    if isinstance(steps, Steps) and steps.counts == rows:
+        _check_step(target, steps, sum(rows), len(rows), wanted, tapped)
+        return
     if not isinstance(steps, Sequence) or len(steps) != len(rows):
         raise TensorError(f"target {_kind(target)} gave {_amount(steps, 'steps')}, expected {len(rows)}")
-    public, many = target.vocabulary.public, 1
-    if isinstance(steps, Steps) and steps.counts == rows:
-        steps, rows, many = [TargetStep(steps.logits, steps.features)], [sum(rows)], len(rows)
     for step, count in zip(steps, rows, strict=True):
-        if wanted != "none":
-            _check_rows(target, "logits", step.logits, many if wanted == "last" else count, public)
-        if tapped:
-            _check_rows(target, "features", step.features, count, 0)
+        _check_step(target, step, count, 1, wanted, tapped)
+
+
+def _check_step(
+    target: Target, step: TargetStep | Steps, rows: int, segments: int, wanted: LogitRows, tapped: bool
+) -> None:
+    """The step of one segment, or of several whose rows follow each other."""
+    if wanted != "none":
+        public = target.vocabulary.public
+        _check_rows(target, "logits", step.logits, segments if wanted == "last" else rows, public)
+    if tapped:
+        _check_rows(target, "features", step.features, rows, 0)
 
 
 def check_proposals(draft: Draft, proposals: Sequence[Proposal], extents: Sequence[int]) -> None:
@@ -53,7 +61,8 @@ def check_tokens(draft: Draft | None, tokens: Sequence[Sequence[int]], public: i
 
 
 def _check_rows(target: Target, name: str, given: Tensor | None, rows: int, width: int) -> None:
-    if not isinstance(given, Tensor) or given.dim() != 2 or given.shape[0] != rows or given.shape[1] < width:
+    shape = given.shape if isinstance(given, Tensor) else ()
+    if len(shape) != 2 or shape[0] != rows or shape[1] < width:
         found = list(given.shape) if isinstance(given, Tensor) else _kind(given)
         columns = f"at least {width} columns" if width else "two dimensions"
         raise TensorError(f"target {_kind(target)} gave {name} {found}, expected {rows} rows, {columns}")

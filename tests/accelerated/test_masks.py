@@ -235,7 +235,7 @@ def poisoned(engine: Engine, monkeypatch: pytest.MonkeyPatch, value: float, fron
         for start, step in zip(starts, steps, strict=True):
             if start == frontier and step.logits is not None and column < len(step.logits):
                 step.logits[column, 5] = value
-        return steps
+        return list(steps)  # without the ids that were best before
 
     monkeypatch.setattr(engine.target, "forward", bad)
 

@@ -139,10 +139,12 @@ class Qwen3Target:
     def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> Steps:
         given = Segments.of(segments)
         caches, counts = cast("Sequence[KvCache]", given.states), given.counts  # a state returns to who opened it
+        lanes, lengths = [], []
         for cache, count in zip(caches, counts, strict=True):
             cache.check_room(count)
-        lengths = [cache.length for cache in caches]
-        spans = attention.Spans([cache.lane for cache in caches], lengths, counts, self.device)
+            lanes.append(cache.lane)
+            lengths.append(cache.length)
+        spans = attention.Spans(lanes, lengths, counts, self.device)
         if self._turns.reach(spans.end) and self._graphs:
             self._graphs.clear()
         taps = tuple(taps)
@@ -150,17 +152,18 @@ class Qwen3Target:
             scores, features = self._graphs.run(taps, spans, counts, [given.rows], partial(self._recorded, taps))
             made = Scored(scores, features)
         else:
-            made = self._scored(spans, given.ids, taps, logits)
+            made = self._scored(spans, given.ids, taps, logits, given.choosing)
         for cache, count in zip(caches, counts, strict=True):
             cache.advance(count)
         return Steps(counts, *made)
 
     def _scored(
-        self, spans: attention.Spans, ids: list[int] | Tensor, taps: tuple[int, ...], logits: LogitRows
+        self, spans: attention.Spans, ids: list[int] | Tensor, taps: tuple[int, ...], logits: LogitRows, choosing: bool
     ) -> Scored:  # fmt: skip
         """The device part of a forward."""
-        return self._decoder.scored(ids, self.vocabulary.ends, self._stores, self._turns, spans, taps, logits)
+        ends, stores = self.vocabulary.ends, self._stores
+        return self._decoder.scored(ids, ends, stores, self._turns, spans, taps, logits, choosing)
 
     def _recorded(self, taps: tuple[int, ...], spans: attention.Spans, ids: Tensor) -> Tensors:
-        scores, features = self._scored(spans, ids, taps, "all")
-        return cast(Tensor, scores), features
+        made = self._scored(spans, ids, taps, "all", False)
+        return cast(Tensor, made.logits), made.features

@@ -108,6 +108,7 @@ class Pass(ctypes.Structure):
         ("head", Packed),
         *((name, ctypes.c_void_p) for name in ("scores", "best")),
         *((name, ctypes.c_int64) for name in ("known", "scored", "public")),
+        ("finite", ctypes.c_int),
     ]
 
 

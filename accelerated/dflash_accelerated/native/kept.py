@@ -21,8 +21,8 @@ class KeptCall(Generic[Arguments]):
 
     def __init__(self, name: str, common: Arguments) -> None:
         self.lock = Lock()
-        self._name = name
         self.arguments: Arguments = common
+        self._name, self._rows = name, 0
         self._workspace = empty(0, torch.uint8)
 
     def bytes_for(self, rows: int) -> int:
@@ -35,10 +35,11 @@ class KeptCall(Generic[Arguments]):
     def of(self, rows: int) -> Arguments:
         """The arguments, with room for so many rows."""
         arguments, threads = self.arguments, torch.get_num_threads()
-        if (rows, threads) != (arguments.rows, arguments.threads):
-            needed = self.bytes_for(rows)
+        if rows > self._rows or threads != arguments.threads:
+            needed = self.bytes_for(max(rows, self._rows))
             if needed > len(self._workspace):
                 self._workspace = empty(needed, torch.uint8)
                 arguments.workspace = self._workspace.data_ptr()
-            arguments.rows, arguments.threads = rows, threads
+            self._rows, arguments.threads = max(rows, self._rows), threads
+        arguments.rows = rows
         return arguments

@@ -20,8 +20,9 @@ struct pass {
     const int64_t *ids;            /* [rows] */
     struct product head;
     void *scores;  /* [scored, head.outputs] of `act`: of the rows that `forward` wants */
-    int64_t *best; /* [scored] of the first `public` scores; NULL where they are not asked for */
+    int64_t *best; /* [scored], of the first `public` scores; NULL where they are not asked for */
     int64_t known, scored, public;
+    int finite; /* as in `choose` */
 };
 
 /* Returns 0, or 1 where an id is none of the table's, and then nothing is done. */
@@ -35,7 +36,7 @@ int run_pass(const struct pass *p) {
     forward(f);
     if (!p->scored) return 0;
     multiply(&p->head, f->out, f->act, p->scored, NULL, 0, p->scores, f->act, f->threads);
-    if (p->best) choose(p->scores, p->best, p->scored, p->public, p->head.outputs, f->act, 0, f->threads);
+    if (p->best) choose(p->scores, p->best, p->scored, p->public, p->head.outputs, f->act, p->finite, f->threads);
     return 0;
 }
 

@@ -27,7 +27,7 @@ class RowRange:
 
     def __getitem__(self, part: slice) -> RowRange:
         start, stop, _ = part.indices(self.count)
-        return RowRange(self.rows, self.first + start, max(0, stop - start))
+        return RowRange(self.rows, self.first + start, stop - start if stop > start else 0)
 
     @property
     def taken(self) -> Tensor:

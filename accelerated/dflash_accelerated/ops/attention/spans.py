@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from operator import add
 from typing import NamedTuple, NoReturn
 
@@ -66,7 +66,11 @@ class Spans:
     @property
     def numbers(self) -> list[int]:
         """Those of `table`, request after request, on the host."""
-        return list(chain.from_iterable(self))
+        numbers, first = list[int](), 0
+        for lane, start, count in zip(self.lanes, self.starts, self.counts, strict=True):
+            numbers += (lane, start, count, first)
+            first += count
+        return numbers
 
     @cached_property
     def masks(self) -> dict[object, Tensor | None]:

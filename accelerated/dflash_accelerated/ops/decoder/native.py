@@ -51,9 +51,10 @@ class NativeDecoder(Decoder):
         self._kept, self._hidden = KeptCall("forward", common), self.layers[0].qkv.inputs
         self._pass = Pass(forward=ctypes.addressof(common))
         self._room = Room(0, self._hidden, numerics.act)
+        self._logits = empty(0, numerics.act)
         self._ends: Ends | None = None
         self._turned: rope.Tables | None = None
-        self._tapped = (ctypes.c_int64 * 0)()
+        self._taps, self._tapped = tuple[int, ...](), (ctypes.c_int64 * 0)()
 
     def working_bytes(self, rows: int) -> int:
         """Those of what is kept from call to call."""
@@ -67,23 +68,26 @@ class NativeDecoder(Decoder):
 
     def scored(
         self, ids: list[int] | Tensor, ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans,
-        taps: Sequence[int], wanted: Wanted,
+        taps: Sequence[int], wanted: Wanted, choosing: bool = False,
     ) -> Scored:  # fmt: skip
         ids = ids.tolist() if isinstance(ids, Tensor) else ids
         with self._kept.lock:
             features = self._aim(len(ids), stores, turns, spans, taps, wanted)
-            logits = empty((_count(len(ids), len(spans.counts), wanted), ends.head.outputs), self._numerics.act)
-            self._run_pass(ids, ends, logits, best=False)
-            return Scored(None if wanted == "none" else logits, features)
+            count = _count(len(ids), len(spans.counts), wanted)
+            logits = empty((count, ends.head.outputs), self._numerics.act) if count else None
+            self._run_pass(ids, ends, count, logits, choosing, finite=True)
+            return Scored(logits, features, self._room.best[:count] if choosing else None)
 
     def best(
         self, ids: list[int], ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans, wanted: Wanted
     ) -> list[int]:
         with self._kept.lock:
             self._aim(len(ids), stores, turns, spans, (), wanted)
-            logits = empty((_count(len(ids), len(spans.counts), wanted), ends.head.outputs), self._numerics.act)
-            self._run_pass(ids, ends, logits, best=True)
-            return self._room.best[: self._pass.scored]
+            count = _count(len(ids), len(spans.counts), wanted)
+            if count * ends.head.outputs > self._logits.shape[0]:
+                self._logits = empty(count * ends.head.outputs, self._numerics.act)
+            self._run_pass(ids, ends, count, self._logits, choosing=True, finite=False)
+            return self._room.best[:count]
 
     def _run(
         self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
@@ -109,13 +113,19 @@ class NativeDecoder(Decoder):
         call.tapped = len(taps)
         if not taps:
             return without_columns(rows, self._numerics.act, CPU)
-        self._tapped = (ctypes.c_int64 * len(taps))(*taps)
+        taps = tuple(taps)
+        if taps != self._taps:
+            self._taps, self._tapped = taps, (ctypes.c_int64 * len(taps))(*taps)
+            call.taps = ctypes.addressof(self._tapped)
         features = empty((rows, len(taps) * self._hidden), self._numerics.act)
-        call.taps, call.features = ctypes.addressof(self._tapped), features.data_ptr()
+        call.features = features.data_ptr()
         return features
 
-    def _run_pass(self, ids: list[int], ends: Ends, logits: Tensor, best: bool) -> None:
-        rows, call = len(ids), self._pass
+    def _run_pass(
+        self, ids: list[int], ends: Ends, count: int, logits: Tensor | None, choosing: bool, finite: bool
+    ) -> None:
+        """Fill in `logits` of `count` rows, and the best ids in the room where one is choosing."""
+        rows, call, layers = len(ids), self._pass, self._kept.arguments
         if rows > self._room.rows:
             self._room = Room(rows, self._hidden, self._numerics.act)
             call.ids = ctypes.addressof(self._room.ids)
@@ -123,10 +133,11 @@ class NativeDecoder(Decoder):
             self._ends = ends
             call.table, call.known = ends.table.data_ptr(), ends.table.shape[0]
             call.head, call.public = ends.head.native, ends.public
-        room, layers = self._room, self._kept.arguments
+        room = self._room
         room.ids[:rows] = ids  # type: ignore[assignment]
         layers.x, layers.out = room.x, room.out
-        call.scores, call.scored, call.best = logits.data_ptr(), logits.shape[0], room.best_at if best else None
+        call.scores, call.scored, call.finite = None if logits is None else logits.data_ptr(), count, finite
+        call.best = room.best_at if choosing else None
         if kernels().run_pass(byref(call)):
             raise IndexError(f"ids {min(ids)} to {max(ids)}, expected 0 to {call.known - 1}, rows of the table")
 

@@ -40,10 +40,14 @@ class Ends(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Logits LOGIT [N, V] of the wanted rows, None where there are none, and the features ACT [R, n·H] of n layers."""
+    """Logits LOGIT [N, V] of the wanted rows, None where there are none, and the features ACT [R, n·H] of n layers.
+
+    `chosen` are the ids of the logits' rows as in `head.chosen`, where they were asked for and come with the rest.
+    """
 
     logits: Tensor | None
     features: Tensor
+    chosen: list[int] | None = None
 
 
 class Decoder:
@@ -82,9 +86,12 @@ class Decoder:
 
     def scored(
         self, ids: list[int] | Tensor, ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans,
-        taps: Sequence[int], wanted: Wanted,
+        taps: Sequence[int], wanted: Wanted, choosing: bool = False,
     ) -> Scored:  # fmt: skip
-        """The same from the rows' ids, on the host or I64 [R], to logits. Raises IndexError for none of the table's."""
+        """The same from the rows' ids, on the host or I64 [R], to logits. Raises IndexError for none of the table's.
+
+        `choosing` says that somebody will ask which ids are best.
+        """
         x = head.embed(ids if isinstance(ids, Tensor) else listed(ids, torch.int64, spans.device), ends.table)
         hidden, features = self(x, stores, turns, spans, taps, wanted)
         return Scored(None if wanted == "none" else head.logits(hidden, ends.head, self._numerics), features)
@@ -93,7 +100,7 @@ class Decoder:
         self, ids: list[int], ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans, wanted: Wanted
     ) -> list[int]:
         """The same to the best id of each wanted row, on the host."""
-        logits, _ = self.scored(ids, ends, stores, turns, spans, (), wanted)
+        logits = self.scored(ids, ends, stores, turns, spans, (), wanted).logits
         return cast("list[int]", head.best(cast(Tensor, logits), ends.public, self._numerics).id.tolist())
 
     def _plain(self, x: Tensor, weights: LayerWeights, turn: rope.Tables, attend: Attend, spans: Spans) -> Tensor:

@@ -46,6 +46,7 @@ class Turns:
         self._form = (theta, head_dim, numerics)
         self.held = tables(torch.arange(0, device=device), *self._form)
         """Those that there are."""
+        self._count = 0
 
     @property
     def held_bytes(self) -> int:
@@ -54,18 +55,19 @@ class Turns:
     def planned_bytes(self, count: int) -> int:
         """Bytes of the tables of positions [0, count)."""
         pairs = self.held.cos.shape[1]
-        return 2 * pairs * max(count, len(self.held.cos)) * self.held.cos.itemsize
+        return 2 * pairs * max(count, self._count) * self.held.cos.itemsize
 
     def reserve(self, count: int) -> None:
         """Have those of positions [0, count)."""
-        if count > len(self.held.cos):
+        if count > self._count:
             self.held = tables(torch.arange(count, device=self.held.cos.device), *self._form)
+            self._count = count
 
     def reach(self, end: int) -> bool:
         """Have those of positions below `end`, and some more where they had to be made anew: whether they were."""
-        short = end > len(self.held.cos)
+        short = end > self._count
         if short:
-            self.reserve(max(end, 2 * len(self.held.cos)))
+            self.reserve(max(end, 2 * self._count))
         return short
 
     def at(self, positions: Tensor) -> Tables:
