@@ -56,7 +56,7 @@ def round_to(x: Any, dtype: str) -> F64:
     code = values.view(np.int64)
     biased = (code >> FRACTION_BITS) & 0x7FF
     significand = (code & ((1 << FRACTION_BITS) - 1)) | (np.minimum(biased, 1) << FRACTION_BITS)
-    exponent = np.clip(biased - EXPONENT_BIAS, form.least - form.precision - 1, form.greatest + 1)
+    exponent = np.minimum(np.maximum(biased - EXPONENT_BIAS, form.least - form.precision - 1), form.greatest + 1)
     last_place = np.maximum(exponent, form.least) - form.precision + 1
     kept = _shift_to_even(significand, last_place - exponent + FRACTION_BITS)
     with np.errstate(over="ignore"):
