@@ -8,6 +8,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -24,42 +25,35 @@ FLAGS = ("-std=gnu11", "-O3", TUNED, "-ffp-contract=off", "-fno-math-errno", "-W
 """Without contraction, because which products and sums a compiler fuses differs between compilers and even between the
 body of a loop and its last elements; no -ffast-math, which would order sums anew and lose NaN."""
 
-SECONDS = 120
+SECONDS = 600
+"""GCC needs 25 seconds of a core for a machine without AVX-512, and other programs may want that core too."""
+
 ABANDONED = 3600
 PREFIX = "tmp"
 SEAL = hashlib.sha256().digest_size
 
 
 def build() -> ctypes.CDLL:
-    """The loaded library: from the user's cache folder, else compiled into it, or into a folder that is then removed.
+    """The loaded library: from the user's cache folder, else compiled, once, and kept there if that can be done.
 
     Raises UnsupportedError where there is no compiler, or where it fails, with what it said.
     """
-    compiler = find_compiler()
+    compiler, folder = find_compiler(), _cache_folder()
     name = f"kernels-{_fingerprint(compiler)}.so"
-    folder = _cache_folder()
-    if folder is not None:
-        try:
-            return _loaded(compiler, folder / name)
-        except (OSError, UnsupportedError):
-            pass  # full (the compiler may say so), not writable after all, or mounted so that nothing in it can be run
+    if folder is not None and _is_sealed(folder / name):
+        with suppress(OSError):
+            return _opened(folder / name)
     with tempfile.TemporaryDirectory(prefix="dflash-oracle-") as held:
+        made = Path(held) / name
         try:
-            _compile(compiler, Path(held) / name)
-            return _opened(Path(held) / name)
+            _compile(compiler, made)
+            if folder is not None:
+                with suppress(OSError):  # full, not writable after all, or mounted so that nothing in it can be run
+                    _keep(made, folder)
+                    return _opened(folder / name)
+            return _opened(made)
         except OSError as problem:
             raise UnsupportedError(f"native kernels: {problem}, expected a library that can be loaded") from problem
-
-
-def _loaded(compiler: Sequence[str], library: Path) -> ctypes.CDLL:
-    """What lies there; compiled anew unless it is what was written there, whole, and can be loaded."""
-    if not _is_sealed(library):
-        _compile(compiler, library)
-    try:
-        return _opened(library)
-    except OSError:
-        _compile(compiler, library)
-        return _opened(library)
 
 
 def _opened(library: Path) -> ctypes.CDLL:
@@ -100,16 +94,20 @@ def find_compiler() -> list[str]:
 
 
 def _compile(compiler: Sequence[str], library: Path) -> None:
+    _run([*compiler, *FLAGS, str(SOURCES / "kernels.c"), "-o", str(library), "-lm"])
+    content = library.read_bytes()
+    library.write_bytes(content + _seal(library, content))
+
+
+def _keep(library: Path, folder: Path) -> None:
     """Under another name first, so that a process that builds at the same time never sees half a library."""
-    _sweep(library.parent)
-    handle, unfinished = tempfile.mkstemp(dir=library.parent, prefix=PREFIX, suffix=".so")
+    _sweep(folder)
+    handle, unfinished = tempfile.mkstemp(dir=folder, prefix=PREFIX, suffix=".so")
     os.close(handle)
     try:
-        _run([*compiler, *FLAGS, str(SOURCES / "kernels.c"), "-o", unfinished, "-lm"])
-        content = Path(unfinished).read_bytes()
-        Path(unfinished).write_bytes(content + _seal(library, content))
+        Path(unfinished).write_bytes(library.read_bytes())
         os.chmod(unfinished, 0o666 & ~_umask())
-        os.replace(unfinished, library)
+        os.replace(unfinished, folder / library.name)
     finally:
         Path(unfinished).unlink(missing_ok=True)
 
@@ -130,15 +128,23 @@ def _umask() -> int:
 
 
 def _run(command: Sequence[str]) -> str:
+    """What a command prints. One that takes too long ends with all that it has started."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", start_new_session=True,
+        ) as started:  # fmt: skip
+            try:
+                printed, said = started.communicate(timeout=SECONDS)
+            except BaseException:
+                os.killpg(started.pid, signal.SIGKILL)
+                raise
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise UnsupportedError(f"native kernels: {problem}, expected a C compiler that works") from problem
-    if done.returncode:
-        raise UnsupportedError(
-            f"native kernels: {shlex.join(command)} ended with {done.returncode}, expected 0; it said:\n{done.stderr}"
-        )
-    return done.stdout
+    if started.returncode:
+        ended = f"native kernels: {shlex.join(command)} ended with {started.returncode}, expected 0; it said"
+        raise UnsupportedError(f"{ended}:\n{said}" if said.strip() else f"{ended} nothing")
+    return printed
 
 
 def _fingerprint(compiler: Sequence[str]) -> str:

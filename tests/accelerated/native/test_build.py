@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,8 +93,9 @@ def test_a_compiler_that_is_no_command_line_is_shown(monkeypatch: pytest.MonkeyP
         ("echo 'cannot do that' >&2; exit 3", "ended with 3, expected 0; it said:\ncannot do that"),
         ('test "$1" = --version && exit 0; echo "kernels.c:1: no" >&2; exit 1', "it said:\nkernels.c:1: no"),
         ("exit 0", "expected a library that can be loaded"),
+        ("exit 1", "wrong-cc --version ended with 1, expected 0; it said nothing"),
     ],
-    ids=["no-version", "no-build", "no-library"],
+    ids=["no-version", "no-build", "no-library", "no-word"],
 )
 def test_a_broken_compiler_is_told_with_its_own_words(
     text: str, said: str, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
@@ -101,6 +105,39 @@ def test_a_broken_compiler_is_told_with_its_own_words(
     with pytest.raises(UnsupportedError) as raised:
         calls.kernels()
     assert said in str(raised.value)
+
+
+def test_a_broken_compiler_is_asked_to_compile_once(
+    script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", script(f'test "$1" = --version || {{ echo >> {tmp_path}/asked; exit 1; }}'))
+    with pytest.raises(UnsupportedError, match="it said nothing"):
+        build.build()
+    assert (tmp_path / "asked").read_text("utf-8") == "\n"
+
+
+def test_a_compiler_that_hangs_ends_with_all_that_it_started(
+    script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "SECONDS", 2)
+    monkeypatch.setenv("CC", script(f"sleep 1000 & echo $! > {tmp_path}/child; wait"))
+    with pytest.raises(UnsupportedError, match="timed out after 2 seconds, expected a C compiler that works"):
+        build.build()
+    child = Path("/proc", (tmp_path / "child").read_text("utf-8").strip(), "stat")
+    for _ in range(200):
+        if not child.exists() or child.read_text("utf-8").rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail("what the compiler started goes on")
+
+
+def test_the_command_has_help_and_refuses_arguments() -> None:
+    command = [sys.executable, "-m", "dflash_accelerated.native"]
+    told = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=120, check=True).stdout
+    assert "exit code: 0 where they can be used" in told
+    done = subprocess.run([*command, "now"], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "unrecognized arguments: now" in done.stderr
 
 
 def test_a_built_library_is_kept_and_used_again(small: list[str], tmp_path: Path) -> None:
@@ -165,11 +202,15 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without(
 
 
 def test_a_cache_folder_that_is_full_is_done_without(
-    small: list[str], tmp_path: Path, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There it is the compiler that fails."""
-    full = f'case "$*" in *{tmp_path}/cache/*) echo "no space left on device" >&2; exit 1;; esac'
-    monkeypatch.setenv("CC", script(f'{full}\nexec {small[0]} "$@"'))
+    def full(path: Path, content: bytes) -> int:
+        if "cache" in path.parts:
+            raise OSError(28, "No space left on device", str(path))
+        return write(path, content)
+
+    write = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", full)
     assert build.build().rms_norm() == 7
     assert not list((tmp_path / "cache").glob("**/*.so"))
 
@@ -249,3 +290,20 @@ def test_processes_that_build_at_once_do_not_disturb_each_other(
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said
     assert len(list((tmp_path / "cache" / "dflash-oracle").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["clang -march=x86-64", "clang -march=x86-64-v3", "clang -march=sapphirerapids", "aarch64-linux-gnu-gcc"]
+)
+def test_other_compilers_and_machines_read_the_kernels_without_a_warning(command: str) -> None:
+    """Read and not compiled, which takes up to half a minute each."""
+    compiler, *machine = shlex.split(command)
+    if not shutil.which(compiler):
+        pytest.skip(f"no {compiler} on the path")
+    if machine and platform.machine() != "x86_64":
+        pytest.skip("another machine's flags")
+    flags = [flag for flag in build.FLAGS if flag != build.TUNED]
+    strict = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-command-line-argument"]
+    read = [compiler, *machine, *flags, *strict, str(build.SOURCES / "kernels.c")]
+    done = subprocess.run(read, capture_output=True, text=True, timeout=build.SECONDS)
+    assert done.returncode == 0, done.stderr
