@@ -20,8 +20,8 @@ OPS = Path(dflash_accelerated.__file__).parent / "ops"
 DISPATCHED = re.compile(r"^@dispatched\(([^)]*)\)\ndef (\w+)", re.MULTILINE)
 
 ROWS = 9
-"""Of a whole request, the most tokens of prompt and budget. In Triton's interpreter the four requests that are left take
-a quarter as long as all other vectors, and all sixty several times as long. `check_vectors` runs all:
+"""Of a whole request, the most tokens of prompt and budget. In Triton's interpreter the four requests that are left
+take a quarter as long as all other vectors, and all sixty several times as long. `check_vectors` runs all:
 
     TRITON_INTERPRET=1 dflash-check-vectors --implementation python:dflash_accelerated.conformance:triton
 """
