@@ -1,0 +1,141 @@
+"""From ids to scores in one call beside the ops one by one: the same bits, and nothing given is written again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from dflash_accelerated.native import available
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import head, rope
+from dflash_accelerated.ops.attention import Spans
+from dflash_accelerated.ops.decoder import Decoder, Ends, Wanted
+from dflash_accelerated.ops.linear import Product
+from dflash_accelerated.ops.materialize import ContextWeights, materializer
+from dflash_accelerated.ops.rows import RowRange
+
+from tests.accelerated.native.test_decoder import (
+    COUNTS,
+    CPU,
+    DIM,
+    HIDDEN,
+    KV,
+    LANES,
+    SEATS,
+    SENSES,
+    STARTS,
+    check_same,
+    drawn,
+    held,
+    stores,
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
+
+KNOWN, PUBLIC = 71, 67
+IDS = [3, 70, 0, 12, 12, 66, 9, 41, 5]
+
+
+def ends(numerics: Numerics) -> Ends:
+    table = numerics.activation(drawn(8, KNOWN, HIDDEN))
+    return Ends(table, Product([numerics.weight(drawn(9, KNOWN, HIDDEN))], numerics), PUBLIC)
+
+
+def turns(numerics: Numerics) -> rope.Turns:
+    made = rope.Turns(10000.0, DIM, numerics, CPU)
+    made.reserve(64)
+    return made
+
+
+def spans() -> Spans:
+    return Spans(LANES, STARTS, COUNTS, CPU)
+
+
+@pytest.mark.parametrize(("taps", "wanted"), [((), "proposing"), ((1,), "last"), ((2, 0, 1), "all"), ((0,), "none")])
+@pytest.mark.parametrize("convolved", [True, False])
+@pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
+def test_a_pass_has_the_bits_of_its_parts(
+    numerics: Numerics, convolved: bool, taps: tuple[int, ...], wanted: Wanted
+) -> None:
+    made, vocabulary, table = held(convolved, True, numerics), ends(numerics), turns(numerics)
+    whole, parted = stores(numerics), stores(numerics)
+    together = made.scored(IDS, vocabulary, whole, table, spans(), taps, wanted, wanted != "none")
+    apart = Decoder.scored(made, torch.tensor(IDS), vocabulary, parted, table, spans(), taps, wanted)
+    assert torch.equal(together.features, apart.features)
+    check_same(whole, parted)
+    if together.logits is None or apart.logits is None:
+        assert (together.logits, apart.logits, together.chosen) == (None, None, None)
+        return
+    assert torch.equal(together.logits, apart.logits)
+    assert together.chosen == head.chosen(apart.logits, PUBLIC, numerics)
+    best = made.best(IDS, vocabulary, stores(numerics), table, spans(), wanted)
+    assert best == together.chosen == apart.logits[:, :PUBLIC].float().argmax(dim=1).tolist()
+
+
+def test_what_a_pass_gave_stays_as_it_is() -> None:
+    """Rows that a sequence keeps are its own, whatever passes follow, of more rows or fewer."""
+    numerics = SENSES["zlab-bf16"]
+    made, vocabulary, table = held(False, True, numerics), ends(numerics), turns(numerics)
+    first = made.scored(IDS, vocabulary, stores(numerics), table, spans(), (1, 0), "all", True)
+    given = [part for part in (first.logits, first.features) if part is not None]
+    before, chosen = [part.clone() for part in given], list(first.chosen or ())
+    alone = Spans([0], [2], [1], CPU)
+    for ids, own in ((IDS[::-1], spans()), ([33], alone), (IDS, spans())):
+        made.scored(ids, vocabulary, stores(numerics), table, own, (2, 1), "all", True)
+        made.best(ids, vocabulary, stores(numerics), table, own, "all")
+    assert len(given) == 2
+    assert all(map(torch.equal, given, before))
+    assert first.chosen == chosen
+
+
+@pytest.mark.parametrize("bad", [KNOWN, -1])
+def test_an_id_without_a_row_is_refused_before_anything_is_written(bad: int) -> None:
+    numerics = SENSES["zlab"]
+    made, after, before = held(False, True, numerics), stores(numerics), stores(numerics)
+    with pytest.raises(IndexError, match=rf"expected 0 to {KNOWN - 1}, rows of the table"):
+        made.scored([*IDS[:-1], bad], ends(numerics), after, turns(numerics), spans(), (), "all")
+    check_same(after, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 65, 131])
+def test_a_row_whose_best_is_no_finite_number_chooses_nothing(rows: int, dtype: torch.dtype) -> None:
+    numerics = SENSES["zlab"]
+    scores = drawn(rows, rows, 90).to(dtype)
+    scores[:, 80] = torch.inf  # not public
+    expected = scores[:, :80].float().argmax(dim=1).tolist()
+    for row, value in ((0, torch.nan), (rows // 2, torch.inf), (rows - 1, -torch.inf)):
+        scores[row, slice(0, 80) if value == -torch.inf else slice(7, 8)] = value
+        expected[row] = -1
+    assert head.chosen(scores, 80, numerics) == expected
+    assert head.torch.chosen(scores, 80, Numerics.of(numerics.profile)) == expected
+
+
+@pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
+def test_context_rows_are_taken_wherever_they_lie(numerics: Numerics) -> None:
+    layers, counts = len(SEATS), [5, 13, 1]
+    weights = ContextWeights(
+        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
+        Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
+        numerics.weight(1 + drawn(4, layers, DIM) / 4),
+    )  # fmt: skip
+    made, table, own = (
+        materializer(weights, SEATS, True, 1e-5, numerics),
+        turns(numerics),
+        Spans(LANES, STARTS, counts, CPU),
+    )
+    features = numerics.activation(drawn(5, 19, 2 * HIDDEN))
+    wide = torch.cat((features, features), dim=1)[:, : 2 * HIDDEN]
+    one, two, three = features.split(counts)
+    apart = torch.cat((features[:3], one, features[:2], two))
+    ways = {
+        "one after another": [RowRange(features, 0, 5), RowRange(features, 5, 13), RowRange(features, 18, 1)],
+        "with gaps": [RowRange(apart, 3, 5), RowRange(apart, 10, 13), RowRange.of(three)],
+        "in rows with a stride": [RowRange(wide, 0, 5), RowRange(wide, 5, 13), RowRange(wide, 18, 1)],
+    }
+    truth = stores(numerics)
+    made(features, truth, table, own)
+    for way, parts in ways.items():
+        taken = stores(numerics)
+        made.take(parts, taken, table, own)
+        check_same(taken, truth)
+        assert [len(part) for part in parts] == counts, way
