@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
+from functools import cache, partial
 from os import PathLike
 from typing import Unpack
 
@@ -89,6 +91,7 @@ class Engine:
         self._images = Images(check_integer("max_checkpoints", max_checkpoints, 0, CONTEXT_LIMIT))
         self._submitted = Batch(self._speculative, self.max_batch, self._images)
         self._tally = Tally()
+        _alone_in_forks()
 
     @staticmethod
     def from_pretrained(
@@ -297,6 +300,16 @@ class Engine:
                     "engine made it"
                 )
         return request
+
+
+@cache
+def _alone_in_forks() -> None:
+    """Have every process that is forked from now on compute on one thread.
+
+    OpenMP's other threads are not forked, and a child that shares out work waits for them for ever.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 def _check_kind(name: str, value: object, kind: type, expected: str) -> None:
