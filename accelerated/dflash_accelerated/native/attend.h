@@ -71,8 +71,17 @@ static struct bench bench_of(const struct attention_job *j, int64_t thread) {
 }
 
 static void take_queries(const struct attention_job *j, const struct item *item, float *q, struct sights *sights) {
-    if (j->tiled) tiled_queries(j, item, (uint32_t *)q, sights);
+    if (j->tiled) tiled_queries(j, item, (uint32_t *)q);
     else fill_queries(j, item, q);
+    see(j, item, sights);
+}
+
+/* What a thread is likely to read once a task is done: the stored positions of the one that will then be next. */
+static struct place after_task(const struct attention_job *j, int64_t task) {
+    if (task + j->a.threads >= j->tasks) return (struct place){NULL, NULL};
+    struct item next = find_task(&j->a, j->split, task + j->a.threads);
+    int64_t low = most(next.low, next.chunk * CHUNK) / TILE * TILE;
+    return low < j->a.spans[4 * next.request + 1] ? stored_at(&j->a, &next, low) : (struct place){NULL, NULL};
 }
 
 /* All chunks of an item, and what comes of them. */
@@ -81,9 +90,11 @@ static void run_item(const struct attention_job *j, int64_t task, int64_t thread
     struct bench b = bench_of(j, thread);
     struct sights sights;
     take_queries(j, &item, b.q, &sights);
-    for (int64_t low = item.low; low < item.high; low = low / CHUNK * CHUNK + CHUNK) {
+    for (int64_t low = item.low, high; low < item.high; low = high) {
         float *to = low == item.low ? b.all : b.state;
-        chunk_of(j, &item, low, least(item.high, low / CHUNK * CHUNK + CHUNK), b.q, &sights, b.columns, to);
+        high = least(item.high, low / CHUNK * CHUNK + CHUNK);
+        struct place then = high < item.high ? stored_at(&j->a, &item, high) : after_task(j, task);
+        chunk_of(j, &item, low, high, b.q, &sights, b.columns, to, then);
         if (to == b.state) join(j, item.lines, b.all, b.state);
     }
     finish_lines(j, &item, b.all);
@@ -96,7 +107,7 @@ static void run_chunk(const struct attention_job *j, int64_t task, int64_t threa
     struct sights sights;
     take_queries(j, &item, b.q, &sights);
     int64_t low = most(item.low, item.chunk * CHUNK), high = least(item.high, (item.chunk + 1) * CHUNK);
-    chunk_of(j, &item, low, high, b.q, &sights, b.columns, j->wave + task * j->state);
+    chunk_of(j, &item, low, high, b.q, &sights, b.columns, j->wave + task * j->state, after_task(j, j->first + task));
 }
 
 static void run_task(void *held, int64_t task, int64_t thread) {
@@ -161,7 +172,7 @@ void attend(const struct attention *a) {
     job.tiled = job.pairs && TILES_BUILT && tiles_granted;
     int64_t items = count_tasks(a, 0), few = a->threads > 1 && items < 4 * a->threads;
     int64_t chunks = few ? count_tasks(a, 1) : items, each = WAVE * a->threads;
-    job.split = chunks > items;
+    job.split = chunks > items, job.tasks = chunks;
     if (!job.split) share(run_task, &job, items, a->threads);
     for (; job.split && job.first < chunks; job.first += each) {
         int64_t tasks = least(each, chunks - job.first);

@@ -6,7 +6,8 @@
 
 #define TILE 64
 #define CHUNK 1024
-#define BLOCK 64 /* lines that share a tile; a multiple of 4 */
+#define BLOCK 64   /* lines that share a tile of keys; a multiple of the next */
+#define ABREAST 16 /* lines of a matrix tile */
 
 struct attention {
     const void *q, *k, *v;
@@ -26,7 +27,7 @@ struct item {
 struct attention_job {
     struct attention a;
     float *rooms, *joined, *wave; /* the threads' own; a state; those of chunks `first` and after it */
-    int64_t first, lines, padded; /* lines of a state, at most BLOCK; channels rounded up to lanes */
+    int64_t tasks, first, lines, padded; /* lines of a state, at most BLOCK; channels rounded up to lanes */
     int64_t state, room;          /* floats of a state, and of what a thread has */
     int split, pairs, tiled; /* whether chunks are tasks of their own; whether products take pairs of BF16; in tiles */
 };
@@ -53,6 +54,27 @@ INLINE void sight(const struct attention *a, int64_t request, int64_t row, int64
     if (a->window) {
         *low = most(*low, position - a->window + 1);
         *high = least(*high, position + a->window);
+    }
+}
+
+/* What the lines of an item see: [low, high) line by line, and of each 16 what any of them and what all of them see. */
+struct sights {
+    int32_t low[BLOCK], high[BLOCK];
+    int64_t any_low[BLOCK / ABREAST], any_high[BLOCK / ABREAST], all_low[BLOCK / ABREAST], all_high[BLOCK / ABREAST];
+};
+
+static void see(const struct attention_job *j, const struct item *item, struct sights *s) {
+    int64_t heads = j->a.query_heads / j->a.kv_heads;
+    for (int64_t line = 0; line < above(item->lines, ABREAST); line++) {
+        int64_t low = 0, high = INT32_MAX, group = line / ABREAST;
+        if (line < item->lines) sight(&j->a, item->request, (item->first + line) / heads, &low, &high);
+        s->low[line] = low, s->high[line] = high;
+        if (line >= item->lines) continue;
+        int first = line % ABREAST == 0;
+        s->any_low[group] = first ? low : least(low, s->any_low[group]);
+        s->any_high[group] = first ? high : most(high, s->any_high[group]);
+        s->all_low[group] = first ? low : most(low, s->all_low[group]);
+        s->all_high[group] = first ? high : least(high, s->all_high[group]);
     }
 }
 
@@ -84,34 +106,46 @@ INLINE void fetch_ahead(const void *key, const void *value, int64_t ahead, int64
     }
 }
 
+/* Where a key and its value lie; NULL for none. */
+struct place {
+    const char *key, *value;
+};
+
+/* Of a stored position. */
+static struct place stored_at(const struct attention *a, const struct item *item, int64_t p) {
+    int64_t head = a->spans[4 * item->request] * a->lane_stride + item->head * a->head_stride;
+    int64_t stored = head + p % a->slots * a->dim;
+    return (struct place){at(a->keys, stored, a->act), at(a->values, stored, a->held)};
+}
+
+/* Of a position among the request's own rows. */
+static struct place given_at(const struct attention *a, const struct item *item, int64_t p) {
+    const int32_t *span = a->spans + 4 * item->request;
+    int64_t row = span[3] + p - span[1], head = item->head * a->dim;
+    return (struct place){at(a->k, row * a->k_stride + head, a->act), at(a->v, row * a->v_stride + head, a->given)};
+}
+
 #include "pairs.h"
 #include "tiled.h"
 
-/* Keys [low, high) of the tile that begins at `tile` into columns, values into FP32 rows [TILE, padded], or both into
- * pairs. Nothing else is read; the columns of other positions hold copies, which no line looks at. */
+/* Keys [low, high) of the tile that begins at `tile` into columns, values into FP32 rows [TILE, padded]. Nothing else
+ * is read; the columns of other positions hold copies, which no line looks at. */
 static void fill_tile(const struct attention_job *j, const struct item *item, int64_t tile, int64_t low, int64_t high,
                       float *columns, float *values) {
     const struct attention *a = &j->a;
     const int32_t *span = a->spans + 4 * item->request;
-    int64_t base = span[0] * a->lane_stride + item->head * a->head_stride, slot = low % a->slots;
-    const void *rows[TILE], *paired[TILE] = {0};
-    for (int64_t p = low; p < high; p++, slot = slot + 1 == a->slots ? 0 : slot + 1) {
+    const void *keys[TILE];
+    for (int64_t p = low; p < high; p++) {
         int own = p >= span[1], type = own ? a->given : a->held;
-        int64_t row = span[3] + p - span[1], stored = base + slot * a->dim;
-        rows[p - tile] = own ? at(a->k, row * a->k_stride + item->head * a->dim, a->act) : at(a->keys, stored, a->act);
-        const void *value = own ? at(a->v, row * a->v_stride + item->head * a->dim, type) : at(a->values, stored, type);
-        paired[p - tile] = value;
-        if (!own) fetch_ahead(rows[p - tile], value, TILE * a->dim * width(a->act), a->dim * width(a->act));
-        for (int64_t i = 0; i < a->dim && !j->pairs; i += LANES)
-            store(values, (p - tile) * j->padded + i, F32, load_some(value, i, type, a->dim - i));
+        struct place here = own ? given_at(a, item, p) : stored_at(a, item, p);
+        keys[p - tile] = here.key;
+        if (!own) fetch_ahead(here.key, here.value, TILE * a->dim * width(a->act), a->dim * width(a->act));
+        for (int64_t i = 0; i < a->dim; i += LANES)
+            store(values, (p - tile) * j->padded + i, F32, load_some(here.value, i, type, a->dim - i));
     }
-    for (int64_t i = 0; i < TILE && j->pairs; i += 2)
-        pair_values(paired[i], paired[i + 1], a->dim, (uint32_t *)values + i / 2 * a->dim);
     for (int64_t i = 0; i < TILE; i++)
-        if (i < low - tile || i >= high - tile) rows[i] = rows[low - tile];
-    for (int64_t i = (low - tile) / 16 * 16; i < high - tile; i += 16)
-        if (j->pairs) pair_keys(rows + i, a->dim, (uint32_t *)columns + i);
-        else turn_keys(rows + i, a->act, a->dim, columns + i);
+        if (i < low - tile || i >= high - tile) keys[i] = keys[low - tile];
+    for (int64_t i = (low - tile) / 16 * 16; i < high - tile; i += 16) turn_keys(keys + i, a->act, a->dim, columns + i);
 }
 
 /* Scores [4, TILE] of 4 lines: q [4, dim] times columns [dim, TILE], each a chain over the channels. */
@@ -151,25 +185,18 @@ INLINE void mix_all(int lines, const float *weights, const float *values, int64_
     for (; i < padded; i += LANES) mix(lines, 1, weights, values + i, low, high, total + i, padded);
 }
 
-/* Turns a line's scores into weights of a type under its new peak; those outside [low, high) of the tile become 0. */
-INLINE void weigh(float *scores, void *weights, int type, int64_t low, int64_t high, float scale, float *peak,
-                  float *sum, float *total, int64_t padded) {
-    if (high - low < TILE) {
-        for (int64_t i = 0; i < low; i++) scores[i] = -INFINITY;
-        for (int64_t i = high; i < TILE; i++) scores[i] = -INFINITY;
-    }
+/* Turns a line's scores into weights under its new peak; those outside [low, high) of the tile become 0. */
+INLINE void weigh(float *scores, int64_t low, int64_t high, float scale, float *peak, float *sum, float *total,
+                  int64_t padded) {
+    for (int64_t i = 0; i < low; i++) scores[i] = -INFINITY;
+    for (int64_t i = high; i < TILE; i++) scores[i] = -INFINITY;
     vec x[4], tops;
     for (int i = 0; i < 4; i++) x[i] = load(scores, i * LANES, F32) * scale;
     tops = larger(larger(x[0], x[1]), larger(x[2], x[3]));
     float top = lanes_most(tops), higher = top > *peak ? top : *peak;
     for (int i = 0; i < 4; i++) {
         x[i] = exponential(x[i] - higher);
-        if (type == F32) store(weights, i * LANES, F32, x[i]);
-        else {
-            halves bits = paired_bits(x[i]);
-            memcpy((uint16_t *)weights + i * LANES, &bits, sizeof bits);
-            x[i] = from_bf16(bits);
-        }
+        store(scores, i * LANES, F32, x[i]);
     }
     float shrink = higher == *peak ? 1.0f : exponential(every(*peak - higher))[0];
     *sum = *sum * shrink + lanes_sum((x[0] + x[1]) + (x[2] + x[3]));
@@ -179,54 +206,55 @@ INLINE void weigh(float *scores, void *weights, int type, int64_t low, int64_t h
 }
 
 /* The tile's part for 4 lines. Lines that see only some of it go one by one: a hidden value is not even multiplied. */
-static void four_lines(const struct attention_job *j, const struct item *item, int64_t line, int64_t tile,
-                       const float *q, const float *columns, const float *values, float *state) {
+static void four_lines(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t line,
+                       int64_t tile, const float *q, const float *columns, const float *values, float *state) {
     float scores[4 * TILE], scale = 1.0f / sqrtf((float)j->a.dim);
-    int64_t lows[4], highs[4], heads = j->a.query_heads / j->a.kv_heads, whole = 0, any = 0;
+    int64_t lows[4], highs[4], whole = 0, any = 0;
     for (int i = 0; i < 4; i++) {
         lows[i] = highs[i] = 0;
         if (line + i >= item->lines) continue;
-        sight(&j->a, item->request, (item->first + line + i) / heads, &lows[i], &highs[i]);
-        lows[i] = most(0, lows[i] - tile), highs[i] = least(TILE, highs[i] - tile);
+        lows[i] = most(0, s->low[line + i] - tile), highs[i] = least(TILE, s->high[line + i] - tile);
         whole += lows[i] == 0 && highs[i] == TILE;
         any += lows[i] < highs[i];
     }
     if (!any) return;
-    uint16_t halved[4 * TILE] = {0};
-    int type = j->pairs ? BF16 : F32;
-    int64_t pairs = j->a.dim / 2;
-    if (j->pairs) score_pairs((const uint32_t *)q + line * pairs, (const uint32_t *)columns, pairs, scores);
-    else score(q + line * j->a.dim, columns, j->a.dim, scores);
+    score(q + line * j->a.dim, columns, j->a.dim, scores);
     float *totals = total_of(state) + line * j->padded;
     for (int i = 0; i < 4; i++)
         if (lows[i] < highs[i])
-            weigh(scores + i * TILE, j->pairs ? (void *)(halved + i * TILE) : scores + i * TILE, type, lows[i],
-                  highs[i], scale, peak_of(state) + line + i, sum_of(state) + line + i, totals + i * j->padded,
-                  j->padded);
-    if (j->pairs) mix_pairs((const uint32_t *)halved, (const uint32_t *)values, j->a.dim, totals);
-    else if (whole == 4) mix_all(4, scores, values, 0, TILE, totals, j->padded);
+            weigh(scores + i * TILE, lows[i], highs[i], scale, peak_of(state) + line + i, sum_of(state) + line + i,
+                  totals + i * j->padded, j->padded);
+    if (whole == 4) mix_all(4, scores, values, 0, TILE, totals, j->padded);
     else
         for (int i = 0; i < 4; i++)
             if (lows[i] < highs[i])
                 mix_all(1, scores + i * TILE, values, lows[i], highs[i], totals + i * j->padded, j->padded);
 }
 
-/* Positions [low, high) of one chunk into a cleared state. */
+/* Positions [low, high) of one chunk into a cleared state; `then` is read after it. */
 static void chunk_of(const struct attention_job *j, const struct item *item, int64_t low, int64_t high, const float *q,
-                     const struct sights *sights, float *columns, float *state) {
+                     const struct sights *sights, float *columns, float *state, struct place then) {
     float *values = columns + TILE * j->padded;
+    int64_t stored = least(high, j->a.spans[4 * item->request + 1]);
     clear(state, item->lines, j->padded);
     if (j->tiled) tiled_chunk(j, item, sights, low, high, (const uint32_t *)q, columns, state);
     for (int64_t tile = low / TILE * TILE; tile < high && !j->tiled; tile += TILE) {
-        fill_tile(j, item, tile, most(low, tile), least(high, tile + TILE), columns, values);
+        int64_t from = most(low, tile), to = least(high, tile + TILE);
+        if (j->pairs) {
+            struct place later = tile + TILE < stored ? stored_at(&j->a, item, tile + TILE) : then;
+            if (tile + TILE >= stored) then = (struct place){0};
+            paired_tile(j, item, sights, from, to, (const uint32_t *)q, columns, state, later);
+            continue;
+        }
+        fill_tile(j, item, tile, from, to, columns, values);
         for (int64_t line = 0; line < item->lines; line += 4)
-            four_lines(j, item, line, tile, q, columns, values, state);
+            four_lines(j, item, sights, line, tile, q, columns, values, state);
     }
 }
 
 /* Adds a later chunk's state to `all`: what saw nothing is no part of the sum, not even as 0 times a NaN. */
 static void join(const struct attention_job *j, int64_t lines, float *all, const float *more) {
-    float unit = j->tiled ? 0x1.62e43p-1f : 1.0f; /* of peaks, which are powers of 2 where tiles made them */
+    float unit = j->pairs ? 0x1.62e43p-1f : 1.0f; /* of peaks, which are powers of 2 where pairs made them */
     for (int64_t line = 0; line < lines; line++) {
         float *total = total_of(all) + line * j->padded, sum = sum_of((float *)more)[line];
         const float *added = total_of((float *)more) + line * j->padded;

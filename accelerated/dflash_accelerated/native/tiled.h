@@ -6,67 +6,8 @@
  * not see a key gives it weight 0, which leaves its sums bit by bit as they were: tiles make subnormals 0 anyway. */
 
 #define SWEEP 64   /* keys between two looks at the peaks; CHUNK is a multiple of it, and it is one of 32 */
-#define ABREAST 16 /* lines of a tile */
-
-/* What the lines of an item see: [low, high) line by line, and of each 16 what any of them and what all of them see. */
-struct sights {
-    int32_t low[BLOCK], high[BLOCK];
-    int64_t any_low[BLOCK / ABREAST], any_high[BLOCK / ABREAST], all_low[BLOCK / ABREAST], all_high[BLOCK / ABREAST];
-};
 
 #if TILES_BUILT
-/* 16 rows at equal distances. */
-struct run {
-    const char *first;
-    int64_t stride;
-};
-
-static void see(const struct attention_job *j, const struct item *item, struct sights *s) {
-    int64_t heads = j->a.query_heads / j->a.kv_heads;
-    for (int64_t line = 0; line < above(item->lines, ABREAST); line++) {
-        int64_t low = 0, high = INT32_MAX, group = line / ABREAST;
-        if (line < item->lines) sight(&j->a, item->request, (item->first + line) / heads, &low, &high);
-        s->low[line] = low, s->high[line] = high;
-        if (line >= item->lines) continue;
-        int first = line % ABREAST == 0;
-        s->any_low[group] = first ? low : least(low, s->any_low[group]);
-        s->any_high[group] = first ? high : most(high, s->any_high[group]);
-        s->all_low[group] = first ? low : most(low, s->all_low[group]);
-        s->all_high[group] = first ? high : least(high, s->all_high[group]);
-    }
-}
-
-/* The keys and values of 16 positions from `p` on, those outside [low, high) as zeros: where they lie, if one after
- * another, else copied into `copy` [2, 16, dim]. */
-static void find_runs(const struct attention_job *j, const struct item *item, int64_t p, int64_t low, int64_t high,
-                      char *copy, struct run *keys, struct run *values) {
-    const struct attention *a = &j->a;
-    const int32_t *span = a->spans + 4 * item->request;
-    int64_t base = span[0] * a->lane_stride + item->head * a->head_stride, bytes = a->dim * sizeof(uint16_t);
-    int64_t slot = p % a->slots, stored = base + slot * a->dim, row = span[3] + p - span[1];
-    int whole = p >= low && p + 16 <= high;
-    if (whole && p + 16 <= span[1] && slot + 16 <= a->slots) {
-        *keys = (struct run){at(a->keys, stored, BF16), bytes};
-        *values = (struct run){at(a->values, stored, BF16), bytes};
-        return;
-    }
-    if (whole && p >= span[1]) {
-        *keys = (struct run){at(a->k, row * a->k_stride + item->head * a->dim, BF16), a->k_stride * 2};
-        *values = (struct run){at(a->v, row * a->v_stride + item->head * a->dim, BF16), a->v_stride * 2};
-        return;
-    }
-    *keys = (struct run){copy, bytes}, *values = (struct run){copy + 16 * bytes, bytes};
-    memset(copy, 0, 32 * bytes);
-    for (int64_t i = most(0, low - p); i < least(16, high - p); i++) {
-        int own = p + i >= span[1];
-        int64_t there = base + (p + i) % a->slots * a->dim, here = item->head * a->dim;
-        const char *key = own ? at(a->k, (row + i) * a->k_stride + here, BF16) : at(a->keys, there, BF16);
-        const char *value = own ? at(a->v, (row + i) * a->v_stride + here, BF16) : at(a->values, there, BF16);
-        memcpy(copy + i * bytes, key, bytes);
-        memcpy(copy + (16 + i) * bytes, value, bytes);
-    }
-}
-
 /* Values of 32 keys into tiles [channels / 16, 16, 16] of words: key r beside key r + 16. */
 static void interleave(struct run even, struct run odd, int64_t channels, uint32_t *to) {
     for (int64_t r = 0; r < 16; r++)
@@ -146,16 +87,6 @@ INLINE void mix_tiles(const uint32_t *weights, const uint32_t *values, int64_t u
     }
 }
 
-/* 2 to the x - peak, plus half of a BF16 step, so that cutting the low bits off rounds: within 2⁻¹³, 0 for -inf. */
-INLINE vec weight_of(vec x, vec scale, vec peak) {
-    __m512 t = _mm512_fmsub_ps((__m512)x, (__m512)scale, (__m512)peak);
-    vec f = (vec)_mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    vec p = fused(f, every(0x1.3f96a4p-4f), every(0x1.cefc4cp-3f));
-    p = fused(p, f, every(0x1.64444cp-1f));
-    p = fused(p, f, every(0x1.fff632p-1f + 0x1p-8f));
-    return (vec)_mm512_scalef_ps((__m512)p, t);
-}
-
 /* Scores of keys [from, to) that a line does not see become -inf. */
 static void hide(float *scores, int64_t from, int64_t to, int64_t step, ints low, ints high) {
     for (int64_t key = from; key < to; key++) {
@@ -179,9 +110,7 @@ static void weigh_tiles(const float *scores, int64_t units, float scale, float *
         words x[16];
         for (int r = 0; r < 16; r++) {
             fetch_ahead(key, value, (unit * 16 + r) * each, each);
-            words even = (words)weight_of(load(scores, r * 16, F32), every(scale), base);
-            words odd = (words)weight_of(load(scores, 256 + r * 16, F32), every(scale), base);
-            x[r] = even >> 16 | (odd & 0xffff0000);
+            x[r] = paired_weights(load(scores, r * 16, F32), load(scores, 256 + r * 16, F32), every(scale), base);
             sums[r & 3] = add_pairs(sums[r & 3], x[r], (words){} + 0x3f803f80);
         }
         transpose(x);
@@ -244,8 +173,8 @@ static void tiled_chunk(const struct attention_job *j, const struct item *item, 
         tiled_step(j, item, s, p, least(high, p / SWEEP * SWEEP + SWEEP), q, workspace, state);
 }
 
-/* The queries of an item into tiles, and what its lines see. */
-static void tiled_queries(const struct attention_job *j, const struct item *item, uint32_t *q, struct sights *s) {
+/* The queries of an item into tiles. */
+static void tiled_queries(const struct attention_job *j, const struct item *item, uint32_t *q) {
     const struct attention *a = &j->a;
     int64_t heads = a->query_heads / a->kv_heads, first = a->spans[4 * item->request + 3];
     for (int64_t line = 0; line < item->lines; line += ABREAST) {
@@ -256,14 +185,13 @@ static void tiled_queries(const struct attention_job *j, const struct item *item
         }
         turn_queries(rows, a->dim, q + line * a->dim / 2);
     }
-    see(j, item, s);
 }
 #else
 INLINE void tiled_chunk(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t low,
                         int64_t high, const uint32_t *q, float *workspace, float *state) {
     (void)j, (void)item, (void)s, (void)low, (void)high, (void)q, (void)workspace, (void)state;
 }
-INLINE void tiled_queries(const struct attention_job *j, const struct item *item, uint32_t *q, struct sights *s) {
-    (void)j, (void)item, (void)q, (void)s;
+INLINE void tiled_queries(const struct attention_job *j, const struct item *item, uint32_t *q) {
+    (void)j, (void)item, (void)q;
 }
 #endif

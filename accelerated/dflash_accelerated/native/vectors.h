@@ -311,8 +311,9 @@ INLINE words words_at(const uint32_t *from) {
     return x;
 }
 
-/* Transposes 16 rows of 16 words, so that a word of all rows lies in one vector: four rounds of exchanges. */
-INLINE void transpose(words *x) {
+/* Transposes 16 rows of 16 words but for the first round of exchanges: vector i begins as the first half of row i and
+ * that of row i + 8, vector i + 8 as their second halves. */
+INLINE void transpose_halves(words *x) {
 #define EXCHANGE(step, low, high)                                          \
     for (int i = 0; i < 16; i++)                                           \
         if (!(i & (step))) {                                               \
@@ -321,9 +322,6 @@ INLINE void transpose(words *x) {
             x[i + (step)] = __builtin_shufflevector(a, b, high);           \
         }
 #define ALL(...) __VA_ARGS__
-    _Pragma("GCC unroll 16")
-    EXCHANGE(8, ALL(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
-             ALL(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
     _Pragma("GCC unroll 16")
     EXCHANGE(4, ALL(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
              ALL(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
@@ -335,4 +333,14 @@ INLINE void transpose(words *x) {
              ALL(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
 #undef EXCHANGE
 #undef ALL
+}
+
+/* Transposes 16 rows of 16 words, so that a word of all rows lies in one vector. */
+INLINE void transpose(words *x) {
+    for (int i = 0; i < 8; i++) {
+        words a = x[i], b = x[i + 8];
+        x[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+        x[i + 8] = __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    }
+    transpose_halves(x);
 }
