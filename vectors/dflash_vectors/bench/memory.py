@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from dflash_spec.errors import UnsupportedError
 
 from dflash_vectors.bench.figures import Memory
@@ -25,15 +26,18 @@ SAMPLES = 10
 PATIENCE = 3600
 
 
-def measured(pair: Pair, rounds: int, kernels: str, threads: int) -> Memory:
-    """Peak and growth of `rounds` rounds. Raises UnsupportedError where the process fails or there is no /proc."""
+def measured(pair: Pair, rounds: int, kernels: str, threads: int, device: str) -> Memory:
+    """Peak and growth of `rounds` rounds, in the memory of `device`.
+
+    Raises UnsupportedError where the process fails or there is no /proc.
+    """
     if not Path("/proc/self/status").exists():
         raise UnsupportedError("memory is measured through /proc/self/status, which this system does not have")
     with tempfile.TemporaryDirectory() as folder:
         tiny = make(Path(folder) / "pair", pair.backend, "tiny")
         asked = {
             "target": str(pair.target), "draft": str(pair.draft), "prompt": pair.prompt(64), "rounds": rounds,
-            "kernels": kernels, "threads": threads, "tiny": [str(tiny.target), str(tiny.draft)],
+            "kernels": kernels, "threads": threads, "device": device, "tiny": [str(tiny.target), str(tiny.draft)],
         }  # fmt: skip
         command = [sys.executable, "-m", "dflash_vectors.bench.memory", json.dumps(asked)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -52,11 +56,18 @@ def status(field: str) -> int:
     raise UnsupportedError(f"/proc/self/status has no {field}")
 
 
-def held() -> int:
-    """Resident bytes, once the allocator has given back what it keeps for later."""
+def held(device: str) -> int:
+    """Resident bytes, once the allocator has given back what it keeps for later; of a GPU those that tensors have."""
+    if device != "cpu":
+        return torch.cuda.memory_allocated(device)
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     return status("VmRSS")
+
+
+def peak(device: str) -> int:
+    """The most that there ever was of the same."""
+    return status("VmHWM") if device == "cpu" else torch.cuda.max_memory_allocated(device)
 
 
 def child(asked: dict[str, Any]) -> dict[str, Any]:
@@ -64,26 +75,24 @@ def child(asked: dict[str, Any]) -> dict[str, Any]:
 
     What Python and the libraries take for themselves is in the process before: it has decoded with a tiny pair.
     """
-    import torch
     from dflash_accelerated import Engine
 
     torch.set_num_threads(asked["threads"])
-    first = Engine.from_pretrained(*asked["tiny"], dtype=torch.bfloat16, max_batch=1, kernels=asked["kernels"])
+    device = asked["device"]
+    where = {"dtype": torch.bfloat16, "max_batch": 1, "kernels": asked["kernels"], "device": device}
+    first = Engine.from_pretrained(*asked["tiny"], **where)
     first.generate(range(1, 9), 16)
     del first
-    baseline = held()
-    engine = Engine.from_pretrained(
-        asked["target"], asked["draft"], dtype=torch.bfloat16, max_batch=1, max_context=4 * CONTEXT,
-        kernels=asked["kernels"],
-    )  # fmt: skip
+    baseline = held(device)
+    engine = Engine.from_pretrained(asked["target"], asked["draft"], max_context=4 * CONTEXT, **where)
     request = engine.request(asked["prompt"], CONTEXT, stop_ids=[])
-    ticket, samples = engine.submit(request), [(0, held())]
+    ticket, samples = engine.submit(request), [(0, held(device))]
     for number in range(1, asked["rounds"] + 1):
         if engine.step()[ticket].finish_reason:
             ticket = engine.submit(request)
         if number % max(1, asked["rounds"] // SAMPLES) == 0:
-            samples.append((number, held()))
-    return {"peak": status("VmHWM") - baseline, "planned": engine.memory()._asdict(), "held": samples}
+            samples.append((number, held(device)))
+    return {"peak": peak(device) - baseline, "planned": engine.memory()._asdict(), "held": samples}
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def jobs(asked: Asked, pair: Pair, scratch: Path | None, report: Report) -> Iter
         yield from _local(asked, pair, scratch, report)
     if asked.wants("memory"):
         yield "memory", lambda: report.memory.append(
-            memory.measured(pair, asked.rounds, asked.kernels, asked.threads)
+            memory.measured(pair, asked.rounds, asked.kernels, asked.threads, str(asked.device))
         )  # fmt: skip
 
 
