@@ -27,10 +27,12 @@ LONGEST = 200
 
 
 def shown(value: object) -> str:
-    """What was found, for a message: its repr, or its type where that is long or cannot be had."""
+    """What was found, for a message: its repr, or its size or type where that is long or cannot be had."""
+    if isinstance(value, int) and value.bit_length() > PRINTED_BITS:
+        return f"an integer of {value.bit_length()} bits"  # Python prints none of some thousand digits
     try:
         text = repr(value)
-    except Exception:  # Python prints no integer of some thousand digits, and a repr may do anything
+    except Exception:  # a repr may do anything
         return f"of type {type(value).__name__}"
     return text if len(text) <= LONGEST else f"of type {type(value).__name__}"
 
@@ -41,9 +43,7 @@ def check_integer(name: str, value: object, low: int, high: int) -> int:
         raise RequestError(f"{name} is {shown(value)}, expected an integer")
     number = operator.index(value)
     if not low <= number <= high:
-        # Python refuses to print integers of more than some thousand digits.
-        found = number if number.bit_length() <= PRINTED_BITS else f"an integer of {number.bit_length()} bits"
-        raise RequestError(f"{name} is {found}, expected {low} to {high}")
+        raise RequestError(f"{name} is {shown(number)}, expected {low} to {high}")
     return number
 
 
@@ -76,19 +76,19 @@ def check_temperature(value: object) -> float:
     """
     given = check_number("temperature", value)
     if not math.isfinite(given) or given < 0:
-        raise RequestError(f"temperature is {given}, expected a finite number of at least 0")
+        raise RequestError(f"temperature is {shown(value)}, expected a finite number of at least 0")
     kept = fp32(given)
     if given and not FP32.smallest_normal <= kept <= FP32.max:
         raise RequestError(
-            f"temperature is {given}, expected 0 or {FP32.smallest_normal} to {FP32.max}, normal in FP32"
+            f"temperature is {shown(value)}, expected 0 or {FP32.smallest_normal} to {FP32.max}, normal in FP32"
         )
     return kept
 
 
-def check_ids(name: str, ids: object, vocabulary: int) -> tuple[int, ...]:
+def check_ids(name: str, ids: object, vocabulary: int, what: str = "token ids") -> tuple[int, ...]:
     """`ids` (a sequence of integers, or a one-dimensional integer array or tensor) if all lie in [0, vocabulary).
 
-    Raises RequestError that names the index.
+    Raises RequestError that names the index, or says `what` was expected.
     """
     if isinstance(ids, Tensor):
         if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
@@ -99,7 +99,7 @@ def check_ids(name: str, ids: object, vocabulary: int) -> tuple[int, ...]:
             raise RequestError(f"{name} is an array of {ids.dtype} {list(ids.shape)}, expected integers [T]")
         ids = ids.tolist()
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
-        raise RequestError(f"{name} is {type(ids).__name__}, expected a sequence of token ids")
+        raise RequestError(f"{name} is {type(ids).__name__}, expected a sequence of {what}")
     return tuple(check_integer(f"{name}[{at}]", id_, 0, vocabulary - 1) for at, id_ in enumerate(ids))
 
 

@@ -103,7 +103,7 @@ class Batch:
 
     def arrange(self, tickets: Sequence[int]) -> None:
         """The rows of the next round, in this order. Raises RequestError unless it names each running request once."""
-        order = check_ids("tickets", tickets, TICKETS)
+        order = check_ids("tickets", tickets, TICKETS, "tickets")
         if sorted(order) != sorted(self._running):
             raise RequestError(f"tickets {list(order)}, expected {list(self._running)} in some order")
         self._running = {ticket: self._running[ticket] for ticket in order}

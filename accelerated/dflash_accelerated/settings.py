@@ -13,7 +13,7 @@ from dflash_spec.errors import RequestError
 from dflash_spec.registry import Profile
 from torch import Tensor
 
-from dflash_accelerated.arguments import check_integer, check_number, check_temperature, fp32
+from dflash_accelerated.arguments import check_integer, check_number, check_temperature, fp32, shown
 from dflash_accelerated.transfers import listed
 
 INT32_MAX = 2**31 - 1
@@ -60,13 +60,19 @@ class Sampling:
             _penalty("frequency_penalty", frequency_penalty),
         )
         off = Sampling()
-        for name in ("top_k", "top_p", "min_p"):
-            if name not in filters and getattr(sampling, name) != getattr(off, name):
-                found, expected = getattr(sampling, name), getattr(off, name)
-                raise RequestError(f"{name} is {found}, expected {expected}: profile {profile.name} has no {name}")
-        for name, found in (("presence_penalty", sampling.presence), ("frequency_penalty", sampling.frequency)):
-            if found and profile.axes["penalties"] == "none":
-                raise RequestError(f"{name} is {found}, expected 0: profile {profile.name} has no penalties")
+        for name, given in (("top_k", top_k), ("top_p", top_p), ("min_p", min_p)):
+            expected = getattr(off, name)
+            if name not in filters and getattr(sampling, name) != expected:
+                raise RequestError(
+                    f"{name} is {shown(given)}, expected {expected}: profile {profile.name} has no {name}"
+                )
+        penalties = (
+            ("presence_penalty", presence_penalty, sampling.presence),
+            ("frequency_penalty", frequency_penalty, sampling.frequency),
+        )
+        for name, given, kept in penalties:
+            if kept and profile.axes["penalties"] == "none":
+                raise RequestError(f"{name} is {shown(given)}, expected 0: profile {profile.name} has no penalties")
         return sampling
 
 
@@ -149,16 +155,14 @@ def _width(sampled: Sequence[Sampling], filtered: Sequence[Sampling], cap: int) 
 
 
 def _share(name: str, value: object, above_0: bool = False) -> float:
-    given = check_number(name, value)
-    kept = fp32(given)
+    kept = fp32(check_number(name, value))
     if not 0 <= kept <= 1 or (above_0 and not kept):
-        raise RequestError(f"{name} is {given}, expected {'above 0, at most 1' if above_0 else '0 to 1'}")
+        raise RequestError(f"{name} is {shown(value)}, expected {'above 0, at most 1' if above_0 else '0 to 1'}")
     return kept
 
 
 def _penalty(name: str, value: object) -> float:
-    given = check_number(name, value)
-    kept = fp32(given)
+    kept = fp32(check_number(name, value))
     if not math.isfinite(kept):
-        raise RequestError(f"{name} is {given}, expected a number that is finite in FP32")
+        raise RequestError(f"{name} is {shown(value)}, expected a number that is finite in FP32")
     return kept

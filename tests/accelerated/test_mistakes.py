@@ -82,6 +82,12 @@ def test_a_lone_call_raises_what_its_own_function_raised(random_engine: Engine, 
 NO_TICKETS = (-1, 99, 1.0, "0", None, [0], True)
 
 
+@pytest.mark.parametrize("order", ["0", None, 0])
+def test_an_order_that_is_no_sequence_of_tickets_is_named(random_engine: Engine, order: Any) -> None:
+    with pytest.raises(RequestError, match=f"tickets is {type(order).__name__}, expected a sequence of tickets"):
+        random_engine.arrange(order)
+
+
 @pytest.mark.parametrize("ticket", NO_TICKETS, ids=repr)
 @pytest.mark.parametrize("call", ["cancel", "checkpoint", "fork", "arrange"])
 def test_what_is_no_ticket_is_named(random_engine: Engine, ticket: Any, call: str) -> None:
