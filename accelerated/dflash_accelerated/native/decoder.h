@@ -26,7 +26,7 @@ enum { NONE, ALL, LAST, PROPOSING };
 
 /* What the stages of a layer hand on, row by row. */
 struct stages {
-    void *cosine, *sine, *normed, *raw, *placed, *value, *attended, *middle, *gates, *gated, *increments, *late, *branch, *x;
+    void *cosine, *sine, *normed, *raw, *placed, *value, *attended, *middle, *gates, *gated, *increments, *branch, *x;
     void *attention;
     int64_t *places;
 };
@@ -60,7 +60,6 @@ static int64_t lay_out(const struct forward *f, char *workspace, struct stages *
     s->gates = carve(workspace, &taken, gates * compute);
     s->gated = carve(workspace, &taken, gates / 2 * act);
     s->increments = carve(workspace, &taken, increments * compute);
-    s->late = carve(workspace, &taken, increments / 2 * compute);
     s->branch = carve(workspace, &taken, f->hidden * compute);
     s->x = carve(workspace, &taken, f->hidden * act);
     struct attention work = {.rows = f->rows, .query_heads = f->query_heads, .kv_heads = f->kv_heads, .dim = f->dim,
@@ -89,25 +88,32 @@ static void find_places(const struct forward *f, int64_t *places) {
             places[f->spans[4 * request + 3] + place] = place;
 }
 
-/* `n` numbers in each of `rows` rows, `stride` apart, from type to type: through `through` on the way. */
-static void convert(const void *from, int64_t stride, int type, int through, void *to, int to_type, int64_t rows,
-                    int64_t n) {
+/* `n` numbers in each of `rows` rows, `stride` apart, from type to type. */
+static void convert(const void *from, int64_t stride, int type, void *to, int to_type, int64_t rows, int64_t n) {
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < n; i += LANES)
-            store_some(to, row * n + i, to_type, rounded(load_some(from, row * stride + i, type, n - i), through), n - i);
+            store_some(to, row * n + i, to_type, load_some(from, row * stride + i, type, n - i), n - i);
+}
+
+/* Those of a product's outputs that are queries' and keys' heads. */
+static void turn_outputs(const void *held, int64_t row, int64_t rows, int64_t first, int64_t n) {
+    const struct rope_job *j = held;
+    int64_t head = first / j->turning.dim, heads = least(n / j->turning.dim, j->heads - head);
+    if (heads > 0) turn_some(j, row, rows, head, heads);
 }
 
 /* Queries, keys and values of rows that are normed, and what they attend to. */
 static void attend_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *normed) {
     int64_t turning = f->query_heads + f->kv_heads, heads = turning + f->kv_heads, dim = f->dim;
-    multiply(&l->qkv, normed, f->act, f->rows, NULL, 0, s->raw, f->act, f->threads);
-    norm_rope(s->raw, l->head_norm, s->cosine, s->sine, s->placed, f->rows, turning, dim, heads * dim, turning, f->act,
-              f->compute, f->act, f->staged, f->eps, f->threads);
+    struct rope_job rope = {{dim, f->eps, f->act, f->compute, f->act, f->staged, 0}, s->raw, l->head_norm, s->cosine,
+                            s->sine, s->placed, f->rows, turning, heads * dim, turning, 0};
+    struct next_stage placing = {turn_outputs, &rope, dim, 0};
+    multiply_then(&l->qkv, normed, f->act, f->rows, NULL, 0, s->raw, f->act, &placing, f->threads);
     const void *value = at(s->raw, turning * dim, f->act);
     int64_t value_stride = heads * dim;
     int given = f->act;
     if (f->keep && l->held != f->act) {
-        convert(value, value_stride, f->act, F32, s->value, l->held, f->rows, f->kv_heads * dim);
+        convert(value, value_stride, f->act, s->value, l->held, f->rows, f->kv_heads * dim);
         value = s->value, value_stride = f->kv_heads * dim, given = l->held;
     }
     struct attention a = {
@@ -117,8 +123,7 @@ static void attend_layer(const struct forward *f, const struct layer *l, const s
     attend(&a);
 }
 
-/* The norm of rows x, its increments, and the convolution's input side, into `out`; the output side's increments stay
- * in `late`. */
+/* The norm of rows x, its increments, and the convolution's input side, into `out`. */
 static void prepare_branch(const struct forward *f, const struct product *projection, const void *base, const void *norm,
                            const void *x, const struct stages *s, void *out) {
     int64_t side = f->conv_taps * f->groups;
@@ -126,16 +131,17 @@ static void prepare_branch(const struct forward *f, const struct product *projec
     multiply(projection, s->normed, f->compute, f->rows, NULL, 0, s->increments, f->compute, f->threads);
     convolve(s->normed, base, s->increments, s->places, NULL, out, f->rows, f->hidden, f->conv_taps, f->groups, 2 * side,
              f->compute, f->act, f->threads);
-    convert(at(s->increments, side, f->compute), 2 * side, f->compute, f->act, s->late, f->compute, f->rows, side);
 }
 
 /* residual + the output side of weight · branch. */
 static void finish_branch(const struct forward *f, const struct product *weight, const void *base, const void *branch,
                           const void *residual, const struct stages *s, void *out) {
     int64_t side = f->conv_taps * f->groups;
-    multiply(weight, branch, f->act, f->rows, NULL, 0, s->branch, f->compute, f->threads);
-    convolve(s->branch, at(base, f->conv_taps * f->hidden, f->compute), s->late, s->places, residual, out, f->rows,
-             f->hidden, f->conv_taps, f->groups, side, f->compute, f->act, f->threads);
+    struct conv_job conv = {s->branch, at(base, f->conv_taps * f->hidden, f->compute),
+                            at(s->increments, side, f->compute), residual, s->places, out, f->rows, f->hidden,
+                            f->conv_taps, f->groups, 2 * side, 0, f->compute, f->act, f->act};
+    struct next_stage convolving = {convolve_some, &conv, LANES, 1};
+    multiply_then(weight, branch, f->act, f->rows, NULL, 0, s->branch, f->compute, &convolving, f->threads);
 }
 
 static void plain_layer(const struct forward *f, const struct layer *l, const struct stages *s, const void *x, void *out) {

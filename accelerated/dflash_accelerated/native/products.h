@@ -19,10 +19,20 @@ struct product {
     int type;
 };
 
+/* The stage after a product: the task that has made outputs first .. first + n - 1 of some rows hands them on at once,
+ * cut at multiples of `unit` outputs, without waiting for the other tasks. */
+struct next_stage {
+    void (*run)(const void *job, int64_t row, int64_t rows, int64_t first, int64_t n);
+    const void *job;
+    int64_t unit;
+    int neighbours; /* a row's part reads the rows before it */
+};
+
 struct product_job {
     struct product p;
     const void *x, *residual;
     void *out;
+    const struct next_stage *next; /* NULL for none */
     int64_t rows, padded, task_rows, task_blocks, row_tasks;
     int type, residual_type, out_type;
 };
@@ -263,17 +273,20 @@ enum { PARTS = sizeof(vec) / sizeof(part) };
 enum { FLOATS, WIDE, PAIRS };
 
 enum { X_STRIDE = VECTOR_CHUNK + LANES }; /* rows lie apart in the cache too */
+enum { AHEAD = 16 };                      /* vectors of a block that are asked for before they are needed */
 
 /* sums [blocks, rows, 16], `stride` floats from block to block, += x [rows, X_STRIDE] · weights; x is FP32, or words
- * for PAIRS. `count` is of inputs for FLOATS, else of pairs. */
+ * for PAIRS. `count` is of inputs for FLOATS, else of pairs. At the end the first weights of `next` are asked for. */
 INLINE void multiply_vectors(int way, int rows, int blocks, const float *x, int64_t count, const char *weight,
-                             int64_t block_bytes, float *sums, int64_t stride) {
+                             const char *next, int64_t block_bytes, float *sums, int64_t stride) {
+    const char *ahead = weight + AHEAD * sizeof(vec);
     part total[ROWS_AT_ONCE][4][PARTS];
     for (int b = 0; b < blocks; b++)
         for (int r = 0; r < rows; r++) memcpy(total[r][b], sums + b * stride + r * LANES, sizeof(vec));
-    for (int64_t i = 0; i < count; i++, weight += sizeof(vec))
+    for (int64_t i = 0; i < count; i++, weight += sizeof(vec), ahead += sizeof(vec)) {
+        if (i == count - AHEAD) ahead = next;
         for (int b = 0; b < blocks; b++) {
-            __builtin_prefetch(weight + b * block_bytes + 1024);
+            __builtin_prefetch(ahead + b * block_bytes);
             for (int p = 0; p < PARTS; p++) {
                 part_words w;
                 memcpy(&w, weight + b * block_bytes + p * sizeof w, sizeof w);
@@ -291,6 +304,7 @@ INLINE void multiply_vectors(int way, int rows, int blocks, const float *x, int6
                 }
             }
         }
+    }
     for (int b = 0; b < blocks; b++)
         for (int r = 0; r < rows; r++) memcpy(sums + b * stride + r * LANES, total[r][b], sizeof(vec));
 }
@@ -298,17 +312,16 @@ INLINE void multiply_vectors(int way, int rows, int blocks, const float *x, int6
 /* Inputs [input, next) of some rows as `multiply_vectors` reads them; what is missing is 0. */
 INLINE void take_rows(int way, const struct product_job *j, int64_t first, int64_t rows, int64_t input, int64_t next,
                       float *x) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = input; i < next; i += LANES) {
-            int64_t some = most(0, least(LANES, j->p.inputs - i)), place = (first + r) * j->p.inputs + i;
-            float *to = x + r * X_STRIDE + (way == PAIRS ? (i - input) / 2 : i - input);
-            if (way == PAIRS) {
-                halves bits = {0};
-                if (some == LANES) memcpy(&bits, at(j->x, place, BF16), sizeof bits);
-                else memcpy(&bits, at(j->x, place, BF16), some * 2);
-                memcpy(to, &bits, sizeof bits);
-            } else store(to, 0, F32, load_some(j->x, place, j->type, some));
+    for (int64_t r = 0; r < rows; r++, x += X_STRIDE) {
+        int64_t some = least(next, j->p.inputs) - input, place = (first + r) * j->p.inputs + input, i = 0;
+        if (way == PAIRS) {
+            memcpy(x, at(j->x, place, BF16), some * 2);
+            memset((char *)x + some * 2, 0, (next - input - some) * 2);
+            continue;
         }
+        for (; i < some; i += LANES) store(x, i, F32, load_some(j->x, place + i, j->type, some - i));
+        for (; i < next - input; i += LANES) store(x, i, F32, every(0));
+    }
 }
 
 INLINE void vector_task(int way, const struct product_task *t) {
@@ -326,11 +339,13 @@ INLINE void vector_task(int way, const struct product_task *t) {
                 blocks = t->blocks - block < each ? 1 : each;
                 const char *weight = block_of(j, t->first_block + block, input);
                 int64_t bytes = j->padded * LANES * width(j->p.type), stride = t->rows * LANES;
+                const char *next = weight + blocks * bytes;
                 float *sums = t->sums + (block * t->rows + row) * LANES;
+#define PART(n, blocks) multiply_vectors(way, n, blocks, x, count, weight, next, bytes, sums, stride)
 #define CASE(n) \
     case n: \
-        if (blocks == 1) multiply_vectors(way, n, 1, x, count, weight, bytes, sums, stride); \
-        else multiply_vectors(way, n, n == 1 ? BLOCKS_OF_ONE : BLOCKS_AT_ONCE, x, count, weight, bytes, sums, stride); \
+        if (blocks == 1) PART(n, 1); \
+        else PART(n, n == 1 ? BLOCKS_OF_ONE : BLOCKS_AT_ONCE); \
         break;
                 switch (rows) {
                     CASE(1) CASE(2) CASE(3)
@@ -339,6 +354,7 @@ INLINE void vector_task(int way, const struct product_task *t) {
 #endif
                 }
 #undef CASE
+#undef PART
             }
         }
     }
@@ -351,46 +367,77 @@ static void wide_task(const struct product_task *t) { vector_task(WIDE, t); }
 static void pair_task(const struct product_task *t) { vector_task(PAIRS, t); }
 #endif
 
+static void multiply_blocks(const struct product_task *t) {
+    const struct product_job *j = t->job;
+    int paired = j->p.type == BF16 && j->type == BF16;
+    (void)paired;
+#if TILES_BUILT
+    if (paired && tiles_granted) {
+        tile_task(t);
+        return;
+    }
+#endif
+#if PAIRS_AT_HAND
+    if (paired) {
+        pair_task(t);
+        return;
+    }
+#endif
+    if (j->p.type == F32) float_task(t);
+    else wide_task(t);
+}
+
 static void multiply_task(void *held, int64_t index, int64_t thread) {
     const struct product_job *j = held;
     static _Thread_local float sums[TASK_ROWS * TASK_BLOCKS * LANES] __attribute__((aligned(64))); /* stacks are small */
     struct product_task t = {j, index % j->row_tasks * j->task_rows, 0, index / j->row_tasks * j->task_blocks, 0, sums};
     t.rows = least(j->task_rows, j->rows - t.first_row);
     t.blocks = least(j->task_blocks, above(j->p.outputs, LANES) / LANES - t.first_block);
-    int paired = j->p.type == BF16 && j->type == BF16;
+    int64_t first = t.first_block * LANES, n = least(t.blocks * LANES, j->p.outputs - first);
     (void)thread;
-    (void)paired;
-#if TILES_BUILT
-    if (paired && tiles_granted) {
-        tile_task(&t);
-        return;
-    }
-#endif
-#if PAIRS_AT_HAND
-    if (paired) {
-        pair_task(&t);
-        return;
-    }
-#endif
-    if (j->p.type == F32) float_task(&t);
-    else wide_task(&t);
+    multiply_blocks(&t);
+    if (j->next) j->next->run(j->next->job, t.first_row, t.rows, first, n);
+}
+
+struct later_job {
+    const struct next_stage *next;
+    int64_t rows, n, each;
+};
+
+static void run_later(void *held, int64_t index, int64_t thread) {
+    const struct later_job *j = held;
+    int64_t row = index * j->each;
+    (void)thread;
+    j->next->run(j->next->job, row, least(j->each, j->rows - row), 0, j->n);
 }
 
 /* (residual +) x · weightᵀ, rounded once: x [rows, inputs] of `type`, `residual` NULL or [rows, outputs] of
- * `residual_type`, out [rows, outputs] of `out_type`. The sum is FP32. */
+ * `residual_type`, out [rows, outputs] of `out_type`. The sum is FP32. Then the next stage, or NULL for none: in the
+ * same tasks where they hold whole parts. */
+static void multiply_then(const struct product *p, const void *x, int type, int64_t rows, const void *residual,
+                          int residual_type, void *out, int out_type, const struct next_stage *next, int64_t threads) {
+    if (!rows || !p->outputs) return;
+    int joined = next && next->unit % LANES == 0 && next->unit <= TASK_BLOCKS * LANES &&
+                 (rows <= TASK_ROWS || !next->neighbours);
+    struct product_job j = {.p = *p, .x = x, .residual = residual, .out = out, .next = joined ? next : NULL,
+                            .rows = rows, .padded = above(p->inputs, LINE_INPUTS), .task_rows = least(rows, TASK_ROWS),
+                            .type = type, .residual_type = residual ? residual_type : out_type, .out_type = out_type};
+    int64_t blocks = above(p->outputs, LANES) / LANES, unit = joined ? next->unit / LANES : 1;
+    int64_t work = p->outputs * p->inputs * most(1, rows / 16); /* reading a weight takes as long as 16 rows do */
+    int64_t sharing = work < 1 << 17 ? 1 : threads;
+    j.row_tasks = (rows + j.task_rows - 1) / j.task_rows;
+    int64_t fair = (blocks * j.row_tasks + 4 * sharing - 1) / (4 * sharing);
+    int64_t each = sharing == 1 ? TASK_BLOCKS : most(4, least(TASK_BLOCKS, above(fair, 4)));
+    j.task_blocks = most(unit, each / unit * unit);
+    share(multiply_task, &j, (blocks + j.task_blocks - 1) / j.task_blocks * j.row_tasks, sharing);
+    if (!next || joined) return;
+    struct later_job later = {next, rows, p->outputs, rows_each(rows, p->outputs, threads)};
+    share(run_later, &later, (rows + later.each - 1) / later.each, threads);
+}
+
 static void multiply(const struct product *p, const void *x, int type, int64_t rows, const void *residual,
                      int residual_type, void *out, int out_type, int64_t threads) {
-    if (!rows || !p->outputs) return;
-    struct product_job j = {.p = *p, .x = x, .residual = residual, .out = out, .rows = rows,
-                            .padded = above(p->inputs, LINE_INPUTS), .task_rows = least(rows, TASK_ROWS), .type = type,
-                            .residual_type = residual ? residual_type : out_type, .out_type = out_type};
-    int64_t blocks = above(p->outputs, LANES) / LANES;
-    int64_t work = p->outputs * p->inputs * most(1, rows / 16); /* reading a weight takes as long as 16 rows do */
-    if (work < 1 << 17) threads = 1;
-    j.row_tasks = (rows + j.task_rows - 1) / j.task_rows;
-    int64_t fair = (blocks * j.row_tasks + 4 * threads - 1) / (4 * threads);
-    j.task_blocks = threads == 1 ? TASK_BLOCKS : most(4, least(TASK_BLOCKS, above(fair, 4)));
-    share(multiply_task, &j, (blocks + j.task_blocks - 1) / j.task_blocks * j.row_tasks, threads);
+    multiply_then(p, x, type, rows, residual, residual_type, out, out_type, NULL, threads);
 }
 
 /* `multiply` for callers outside. */

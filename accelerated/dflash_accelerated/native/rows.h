@@ -157,22 +157,29 @@ struct rope_job {
     int64_t rows, heads, stride, weights, each;
 };
 
-static void rope_rows(void *held, int64_t index, int64_t thread) {
-    const struct rope_job *j = held;
+/* Heads first .. first + n - 1 of some rows. */
+static void turn_some(const struct rope_job *j, int64_t row, int64_t rows, int64_t first, int64_t n) {
     const struct turning *t = &j->turning;
     turner *turn = turner_of(t);
-    (void)thread;
-    for (int64_t row = index * j->each; row < least(j->rows, (index + 1) * j->each); row++)
-        for (int64_t first = 0; first < j->heads; first += HEADS) {
-            struct head_row h[HEADS];
-            int64_t heads = least(HEADS, j->heads - first), place = row * (t->dim / 2);
-            for (int64_t i = 0; i < heads; i++)
-                h[i] = (struct head_row){at(j->raw, row * j->stride + (first + i) * t->dim, t->type),
-                                         at(j->weight, (j->weights == 1 ? 0 : first + i) * t->dim, t->compute),
-                                         at(j->cosine, place, t->compute), at(j->sine, place, t->compute),
-                                         (void *)at(j->out, (row * j->heads + first + i) * t->dim, t->act)};
-            turn(t, h, heads);
+    for (int64_t item = 0; item < rows * n; item += HEADS) {
+        struct head_row h[HEADS];
+        int64_t some = least(HEADS, rows * n - item);
+        for (int64_t i = 0; i < some; i++) {
+            int64_t own = row + (item + i) / n, head = first + (item + i) % n, place = own * (t->dim / 2);
+            h[i] = (struct head_row){at(j->raw, own * j->stride + head * t->dim, t->type),
+                                     at(j->weight, (j->weights == 1 ? 0 : head) * t->dim, t->compute),
+                                     at(j->cosine, place, t->compute), at(j->sine, place, t->compute),
+                                     (void *)at(j->out, (own * j->heads + head) * t->dim, t->act)};
         }
+        turn(t, h, some);
+    }
+}
+
+static void rope_rows(void *held, int64_t index, int64_t thread) {
+    const struct rope_job *j = held;
+    int64_t row = index * j->each;
+    (void)thread;
+    turn_some(j, row, least(j->each, j->rows - row), 0, j->heads);
 }
 
 /* raw [rows, heads, dim] of `type`, its rows `stride` elements apart; weight [1 or heads, dim] and tables
@@ -235,21 +242,25 @@ struct conv_job {
     const int64_t *slot;
     void *out;
     int64_t rows, n, taps, groups, delta_stride, each;
-    int compute, act;
+    int compute, act, through; /* increments are rounded to `through` */
 };
 
 #define CHANNELS 512
 
 /* Increments of channels first .. first + n - 1: each serves `size` neighbours. What follows the last may be written. */
-INLINE void spread(const void *delta, int64_t size, int64_t first, int64_t n, float *to, int type) {
+INLINE void spread(const void *delta, int64_t size, int64_t first, int64_t n, float *to, int type, int through) {
     int64_t group = first / size, end = (group + 1) * size - first, each = LANES / size, left = n / size;
     if (size < LANES && LANES % size == 0) {
         ints places = (ints)COLUMNS >> __builtin_ctz((unsigned)size);
-        for (int64_t i = 0; i < n; i += LANES, group += each, left -= each)
-            store(to, i, F32, picked(load_some(delta, group, type, least(each, left)), places));
+        for (int64_t i = 0; i < n; i += LANES, group += each, left -= each) {
+            vec some = narrowed(load_some(delta, group, type, least(each, left)), type, through);
+            store(to, i, F32, picked(some, places));
+        }
     } else {
-        for (int64_t i = 0; i < n; i = end, end += size, group++)
-            for (vec one = every(load_one(delta, group, type)); i < least(end, n); i += LANES) store(to, i, F32, one);
+        for (int64_t i = 0; i < n; i = end, end += size, group++) {
+            vec one = narrowed(every(load_one(delta, group, type)), type, through);
+            for (; i < least(end, n); i += LANES) store(to, i, F32, one);
+        }
     }
 }
 
@@ -283,7 +294,7 @@ INLINE void conv_channels(const struct conv_job *j, int64_t row, int64_t start, 
         const void *delta = at(j->delta, row * j->delta_stride + tap * j->groups, compute);
         const void *base = at(j->base, tap * j->n + start, compute);
         const void *before = j->slot[row] < tap ? NULL : at(j->z, (row - tap) * j->n + start, compute);
-        spread(delta, j->n / j->groups, start, n, increments, compute);
+        spread(delta, j->n / j->groups, start, n, increments, compute, j->through);
         if (tap) add_tap(totals, increments, base, before, n, 0, compute);
         else add_tap(totals, increments, base, before, n, 1, compute);
     }
@@ -294,17 +305,24 @@ INLINE void conv_channels(const struct conv_job *j, int64_t row, int64_t start, 
     if (i < n) conv_part(totals, residual, out, i, n - i, compute, act);
 }
 
-INLINE void conv_each(const struct conv_job *j, int64_t first, int64_t end, int compute, int act) {
-    for (int64_t row = first; row < end; row++)
-        for (int64_t start = 0; start < j->n; start += CHANNELS)
-            conv_channels(j, row, start, least(CHANNELS, j->n - start), compute, act);
+INLINE void conv_each(const struct conv_job *j, int64_t row, int64_t rows, int64_t first, int64_t n, int compute,
+                      int act) {
+    for (int64_t end = row + rows; row < end; row++)
+        for (int64_t i = 0; i < n; i += CHANNELS)
+            conv_channels(j, row, first + i, least(CHANNELS, n - i), compute, act);
+}
+
+/* Channels first .. first + n - 1 of some rows. */
+static void convolve_some(const void *held, int64_t row, int64_t rows, int64_t first, int64_t n) {
+    const struct conv_job *j = held;
+    BY_TYPES(conv_each, j->compute, j->act, j, row, rows, first, n);
 }
 
 static void conv_rows(void *held, int64_t index, int64_t thread) {
     const struct conv_job *j = held;
-    int64_t first = index * j->each, end = least(j->rows, first + j->each);
+    int64_t row = index * j->each;
     (void)thread;
-    BY_TYPES(conv_each, j->compute, j->act, j, first, end);
+    convolve_some(j, row, least(j->each, j->rows - row), 0, j->n);
 }
 
 /* z [rows, n] and base [taps, n] of `compute`, delta [rows, taps, groups] with rows `delta_stride` apart, slot [rows];
@@ -313,6 +331,6 @@ void convolve(const void *z, const void *base, const void *delta, const int64_t 
               int64_t rows, int64_t n, int64_t taps, int64_t groups, int64_t delta_stride, int compute, int act,
               int64_t threads) {
     struct conv_job job = {z, base, delta, residual, slot, out, rows, n, taps, groups, delta_stride,
-                           rows_each(rows, n * taps, threads), compute, act};
+                           rows_each(rows, n * taps, threads), compute, act, compute};
     share(conv_rows, &job, (rows + job.each - 1) / job.each, threads);
 }

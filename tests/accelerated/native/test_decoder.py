@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -35,14 +35,14 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def weights(convolved: bool) -> Mapping[str, Tensor]:
+def weights(convolved: bool, dim: int = DIM) -> Mapping[str, Tensor]:
     """By published name; each tensor has numbers of its own."""
     shapes = {
-        "self_attn.q_proj": (QUERIES * DIM, HIDDEN), "self_attn.k_proj": (KV * DIM, HIDDEN),
-        "self_attn.v_proj": (KV * DIM, HIDDEN), "self_attn.o_proj": (HIDDEN, QUERIES * DIM),
+        "self_attn.q_proj": (QUERIES * dim, HIDDEN), "self_attn.k_proj": (KV * dim, HIDDEN),
+        "self_attn.v_proj": (KV * dim, HIDDEN), "self_attn.o_proj": (HIDDEN, QUERIES * dim),
         "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN), "mlp.down_proj": (HIDDEN, INNER),
         "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
-        "self_attn.q_norm": (DIM,), "self_attn.k_norm": (DIM,),
+        "self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,),
     }  # fmt: skip
     if convolved:
         shapes |= {f"{name}.kernel_projection": (2 * TAPS * GROUPS, HIDDEN) for name in ("attention_conv", "mlp_conv")}
@@ -55,11 +55,11 @@ def weights(convolved: bool) -> Mapping[str, Tensor]:
     return made
 
 
-def stores(numerics: Numerics) -> list[Store]:
-    """A cache of 40 positions, and rings of nine; NaN in slots that no row may see."""
+def stores(numerics: Numerics, dim: int = DIM, positions: int = 40) -> list[Store]:
+    """A cache of so many positions, and rings of nine; NaN in slots that no row may see."""
     made = []
-    for seed, slots, layers in ((1, 40, 1), (2, 9, 2)):
-        shape = (3, layers, KV, slots + 5, DIM)
+    for seed, slots, layers in ((1, positions, 1), (2, 9, 2)):
+        shape = (3, layers, KV, slots + 5, dim)
         keys, values = drawn(seed, *shape).to(numerics.act), drawn(seed + 5, *shape).to(numerics.value)
         for lane, start in zip(LANES, STARTS, strict=True):
             for held in (keys, values):
@@ -68,10 +68,18 @@ def stores(numerics: Numerics) -> list[Store]:
     return made
 
 
-def held(convolved: bool, keep: bool, numerics: Numerics) -> Decoder:
-    tensors = Rounded(weights(convolved), numerics, CPU)
+def held(convolved: bool, keep: bool, numerics: Numerics, dim: int = DIM) -> Decoder:
+    tensors = Rounded(weights(convolved, dim), numerics, CPU)
     layers = [LayerWeights.take(tensors, f"layers.{layer}.", convolved) for layer in range(len(SEATS))]
     return decoder(layers, tensors["norm.weight"], SEATS, keep, 1e-5, numerics)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 def check_same(whole: list[Store], parted: list[Store]) -> None:
@@ -101,6 +109,28 @@ def test_one_call_gives_the_bits_of_the_ops_one_by_one(
     assert torch.equal(together.hidden, apart.hidden)
     assert torch.equal(together.features, apart.features)
     assert together.features.shape == (len(x), len(taps) * HIDDEN)
+    check_same(whole, parted)
+
+
+@pytest.mark.parametrize("counts", [(5, 3, 1), (150, 120, 37)], ids=["few", "many"])
+@pytest.mark.parametrize("convolved", [True, False])
+@pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
+@pytest.mark.usefixtures("two_threads")
+def test_stages_in_the_tasks_of_products_have_the_bits_of_stages_after_them(
+    numerics: Numerics, convolved: bool, counts: tuple[int, ...]
+) -> None:
+    """Heads of three blocks of outputs, and more rows than one task has: a convolution reads the row before."""
+    dim, positions = 48, 200
+    made = held(convolved, True, numerics, dim)
+    turns, spans = rope.Turns(10000.0, dim, numerics, CPU), Spans(LANES, STARTS, counts, CPU)
+    turns.reserve(positions)
+    x = numerics.activation(drawn(3, sum(counts), HIDDEN))
+    whole, parted = stores(numerics, dim, positions), stores(numerics, dim, positions)
+    together = made(x, whole, turns, spans, (1,), "all")
+    apart = Decoder.__call__(made, x, parted, turns, spans, (1,), "all")
+    assert bool(torch.isfinite(together.hidden).all())
+    assert torch.equal(together.hidden, apart.hidden)
+    assert torch.equal(together.features, apart.features)
     check_same(whole, parted)
 
 
