@@ -17,6 +17,7 @@ from dflash_spec.registry import load_profile
 from dflash_vectors import planted
 from dflash_vectors.commands.make_planted_pair import main
 from dflash_vectors.errors import PlanError
+from dflash_vectors.planted import folders
 
 NEW_TOKENS = 224
 SMALL_LIMIT = 256 * 1024 // 4
@@ -202,6 +203,40 @@ def test_the_command_says_what_to_expect_and_checks_it_first(
     assert main([*arguments, "--preset", "small", "--is-causal", "absent"]) == 0
     assert "accepted counts planned over 40 new tokens" in capsys.readouterr().out
     assert "is_causal" not in json.loads((tmp_path / "pair" / "draft" / "config.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--out", ""], "found '', expected a folder"),
+        (["--seed", "x"], "--seed: found 'x', expected a whole number"),
+        (["--hidden", "wide"], "--hidden: found 'wide', expected a whole number"),
+        (["--taps", ""], "--taps: found '', expected numbers"),
+        (["--shards", str(2**21)], "2097152, expected 1 to 1,048,576"),
+    ],
+)
+def test_the_command_names_what_it_found(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--out", str(tmp_path / "pair"), *arguments])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_more_shards_than_tensors_and_a_place_without_room_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "model.safetensors")
+
+    out = ["--out", str(tmp_path / "pair"), *SMALL]
+    assert main([*out, "--shards", "1000"]) == 2
+    assert "shards 1000, expected 1 to 25" in capsys.readouterr().err
+    monkeypatch.setattr(folders, "write_tensors", full)
+    assert main(out) == 2
+    assert capsys.readouterr().err.endswith("pair: cannot be written: No space left on device\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_can_be_run_again_and_leaves_nothing_of_the_earlier_pair(tmp_path: Path) -> None:

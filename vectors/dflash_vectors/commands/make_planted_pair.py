@@ -48,16 +48,29 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected numbers, as 1,16,2,15") from error
 
 
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a whole number") from error
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("found '', expected a folder, as . for this one")
+    return Path(text)
+
+
 def _count(text: str) -> int:
     """A number of things, of which there is at least one."""
-    number = int(text)
+    number = _integer(text)
     if not 1 <= number <= MOST:
         raise argparse.ArgumentTypeError(f"{number}, expected 1 to {MOST:,}")
     return number
 
 
 def _seed(text: str) -> int:
-    number = int(text)
+    number = _integer(text)
     if not 0 <= number < 2**64:
         raise argparse.ArgumentTypeError(f"{number}, expected 0 to 2^64 - 1")
     return number
@@ -80,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write into")
+    made.add_argument("--out", type=_folder, required=True, metavar="DIR", help="folder to write into")
     made.add_argument("--preset", choices=sorted(planted.PRESETS), default="standard", help="what to start from")
     made.add_argument("--dtype", choices=("F32", "BF16"), default="F32", help="dtype of the tensors in the files")
     made.add_argument("--shards", type=_count, default=1, help="number of safetensors files of each model")
@@ -90,22 +103,22 @@ def parser() -> argparse.ArgumentParser:
     _option(made, "seed", _seed, "key of everything that is not planned")
     _option(made, "gaps", _rows, "distances between mispredicted tokens, a row a cycle, as 1,16,2,15;3,14,4,13")
     _option(made, "drafts", _count, "K, the proposals of a block")
-    _option(made, "hidden", int, "width of the residual rows")
-    _option(made, "code", int, "channels of a row that tell the tokens apart")
-    _option(made, "heads", int, "query heads")
-    _option(made, "kv-heads", int, "KV heads")
-    _option(made, "head-dim", int, "channels of a head")
-    _option(made, "intermediate", int, "width of the MLPs")
+    _option(made, "hidden", _integer, "width of the residual rows")
+    _option(made, "code", _integer, "channels of a row that tell the tokens apart")
+    _option(made, "heads", _integer, "query heads")
+    _option(made, "kv-heads", _integer, "KV heads")
+    _option(made, "head-dim", _integer, "channels of a head")
+    _option(made, "intermediate", _integer, "width of the MLPs")
     _option(made, "target-windows", _numbers, "window of each target layer, 0 for a full layer, as 0,34,34")
     _option(made, "draft-windows", _numbers, "window of each draft layer")
-    _option(made, "copy-layer", int, "the draft layer that copies from the context")
+    _option(made, "copy-layer", _integer, "the draft layer that copies from the context")
     _option(made, "taps", _numbers, "target blocks to tap, in recorded order")
     made.add_argument("--backend", choices=BACKENDS, default=argparse.SUPPRESS, help="the draft's kind")
-    _option(made, "idle", int, "public ids that no text holds")
-    _option(made, "conv-taps", int, "rows that DFlash2's convolution reads")
-    _option(made, "conv-group", int, "channels of a group of DFlash2's convolution")
-    _option(made, "rank", int, "rank of DFlash2's selector")
-    _option(made, "candidates", int, "candidates of a slot of DFlash2")
+    _option(made, "idle", _integer, "public ids that no text holds")
+    _option(made, "conv-taps", _integer, "rows that DFlash2's convolution reads")
+    _option(made, "conv-group", _integer, "channels of a group of DFlash2's convolution")
+    _option(made, "rank", _integer, "rank of DFlash2's selector")
+    _option(made, "candidates", _integer, "candidates of a slot of DFlash2")
     made.add_argument("--is-causal", choices=CAUSALITY, default=argparse.SUPPRESS, help="the draft's is_causal")
     for flag, text in (("tied", "head tied to the embedding"), ("twins", "near ties: a second id for every token")):
         made.add_argument(f"--{flag}", action="store_true", default=argparse.SUPPRESS, help=text)
@@ -131,7 +144,8 @@ def main(argv: list[str] | None = None) -> int:
     except OutputError as error:
         return unsaid(error, PROGRAM)
     except (DFlashError, OSError, MemoryError) as error:
-        complain(error, PROGRAM)
+        said = error.strerror if isinstance(error, OSError) else None
+        complain(f"{out}: cannot be written: {said}" if said else error, PROGRAM)
         return EXIT_UNUSABLE
     except KeyboardInterrupt:
         complain("interrupted", PROGRAM)
