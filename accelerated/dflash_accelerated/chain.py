@@ -269,7 +269,10 @@ class ChainOrchestrator:
         return Round(tuple(running.said), finish_reason=ending.reason, text=text, times=clock.times())
 
     def _decide_plainly(self, tokens: Sequence[Sequence[int]], steps: Steps) -> list[Decision] | None:
-        """The same for requests that all are plain; None where one is refused, and why is to be found out."""
+        """What each verify pass decides, where all requests are plain and the target says which ids are best.
+
+        None where one is refused: why is then to be found out.
+        """
         if steps.chosen is None:
             return None
         decided = licensed(tokens, steps.chosen)

@@ -17,6 +17,8 @@ def check_steps(target: Target, steps: Sequence[TargetStep], rows: list[int], wa
     """Raise TensorError unless there is a step for each segment, with logits and, if `tapped`, features of its rows."""
     if isinstance(steps, Steps) and steps.counts == rows:
         _check_step(target, steps, sum(rows), len(rows), wanted, tapped)
+        if steps.chosen is not None:
+            _check_chosen(target, steps.chosen, len(rows) if wanted == "last" else sum(rows))
         return
     if not isinstance(steps, Sequence) or len(steps) != len(rows):
         raise TensorError(f"target {_kind(target)} gave {_amount(steps, 'steps')}, expected {len(rows)}")
@@ -33,6 +35,13 @@ def _check_step(
         _check_rows(target, "logits", step.logits, segments if wanted == "last" else rows, public)
     if tapped:
         _check_rows(target, "features", step.features, rows, 0)
+
+
+def _check_chosen(target: Target, chosen: Sequence[int], rows: int) -> None:
+    public = target.vocabulary.public
+    if len(chosen) != rows or not -1 <= min(chosen) <= max(chosen) < public:
+        found = f"{len(chosen)} chosen ids, {min(chosen, default=-1)} to {max(chosen, default=-1)}"
+        raise TensorError(f"target {_kind(target)} gave {found}, expected {rows}, -1 to {public - 1}")
 
 
 def check_proposals(draft: Draft, proposals: Sequence[Proposal], extents: Sequence[int]) -> None:

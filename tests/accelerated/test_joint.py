@@ -86,6 +86,25 @@ def test_a_whole_batch_with_less_than_was_asked_is_named(
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
+        (lambda chosen: chosen[1:], r"target Broken gave 5 chosen ids, \d+ to \d+, expected 6, -1 to 22$"),
+        (lambda chosen: [*chosen[1:], WORDS], r"target Broken gave 6 chosen ids, \d+ to 23, expected 6, -1 to 22$"),
+    ],
+)
+def test_chosen_ids_that_are_none_of_the_rows_are_named(broken: Callable[[Any], list[int]], message: str) -> None:
+    class Broken(JointTarget):
+        def forward(  # type: ignore[override]
+            self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows
+        ) -> Steps:
+            made = super().forward(segments, taps, logits)
+            return made if made.chosen is None else Steps(made.counts, made.logits, made.features, broken(made.chosen))
+
+    with pytest.raises(TensorError, match=message):
+        Engine(Broken(), JointDraft(9), ZLAB, draft_tokens=5, max_context=100).generate([4, 9, 2], 31)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
         (lambda tokens: [], "draft Broken gave 0 proposals, expected 1$"),
         (lambda tokens: [tokens[0][:3]], r"proposed tokens torch.int64 \[3\], .* N at least 5$"),
         (lambda tokens: [[WORDS, *tokens[0][1:]]], r"draft Broken proposed the id 23, expected 0 to 22"),
