@@ -6,23 +6,30 @@ from collections.abc import Sequence
 from itertools import chain
 from operator import le
 
+import torch
 from dflash_spec.errors import TensorError
 from torch import Tensor
 
 from dflash_accelerated.joint import Proposals, Steps
 from dflash_accelerated.protocols import Draft, LogitRows, Proposal, Target, TargetStep
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 def check_steps(target: Target, steps: Sequence[TargetStep], rows: list[int], wanted: LogitRows, tapped: bool) -> None:
     """Raise TensorError unless there is a step for each segment, with logits and, if `tapped`, features of its rows."""
-    if isinstance(steps, Steps) and steps.counts == rows:
+    if not isinstance(steps, Sequence) or len(steps) != len(rows):
+        raise TensorError(f"target {_kind(target)} gave {_amount(steps, 'steps')}, expected {len(rows)}")
+    if isinstance(steps, Steps):
+        if [*steps.counts] != rows:
+            raise TensorError(f"target {_kind(target)} gave steps of {[*steps.counts]} rows, expected {rows}")
         _check_step(target, steps, sum(rows), len(rows), wanted, tapped)
         if steps.chosen is not None:
             _check_chosen(target, steps.chosen, len(rows) if wanted == "last" else sum(rows))
         return
-    if not isinstance(steps, Sequence) or len(steps) != len(rows):
-        raise TensorError(f"target {_kind(target)} gave {_amount(steps, 'steps')}, expected {len(rows)}")
     for step, count in zip(steps, rows, strict=True):
+        if not isinstance(step, TargetStep):
+            raise TensorError(f"target {_kind(target)} gave a {_kind(step)} as a step, expected a TargetStep")
         _check_step(target, step, count, 1, wanted, tapped)
 
 
@@ -37,8 +44,11 @@ def _check_step(
         _check_rows(target, "features", step.features, rows, 0)
 
 
-def _check_chosen(target: Target, chosen: Sequence[int], rows: int) -> None:
+def _check_chosen(target: Target, chosen: list[int], rows: int) -> None:
     public = target.vocabulary.public
+    if not isinstance(chosen, list) or not set(map(type, chosen)) <= {int}:
+        found = f"{_kind(chosen)} of {_kinds(chosen)}" if isinstance(chosen, Sequence) else _kind(chosen)
+        raise TensorError(f"target {_kind(target)} gave chosen ids {found}, expected a list of int")
     if len(chosen) != rows or not -1 <= min(chosen) <= max(chosen) < public:
         found = f"{len(chosen)} chosen ids, {min(chosen, default=-1)} to {max(chosen, default=-1)}"
         raise TensorError(f"target {_kind(target)} gave {found}, expected {rows}, -1 to {public - 1}")
@@ -50,10 +60,13 @@ def check_proposals(draft: Draft, proposals: Sequence[Proposal], extents: Sequen
         raise TensorError(f"draft {_kind(draft)} gave {_amount(proposals, 'proposals')}, expected {len(extents)}")
     if isinstance(proposals, Proposals) and all(map(le, extents, map(len, proposals.tokens))):
         return
-    for (tokens, _), extent in zip(proposals, extents, strict=True):
+    for proposal, extent in zip(proposals, extents, strict=True):
+        if not isinstance(proposal, Proposal):
+            raise TensorError(f"draft {_kind(draft)} gave a {_kind(proposal)}, expected a Proposal")
+        tokens = proposal.tokens
         if (
             not isinstance(tokens, Tensor) or tokens.dim() != 1 or tokens.shape[0] < extent
-            or tokens.is_floating_point()
+            or tokens.dtype not in INTEGERS
         ):  # fmt: skip
             found = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else _kind(tokens)
             raise TensorError(
@@ -62,8 +75,10 @@ def check_proposals(draft: Draft, proposals: Sequence[Proposal], extents: Sequen
 
 
 def check_tokens(draft: Draft | None, tokens: Sequence[Sequence[int]], public: int) -> None:
-    """Raise TensorError for a proposed id that is none of the vocabulary's."""
+    """Raise TensorError for a proposed id that is no integer, or none of the vocabulary's."""
     every = list(chain.from_iterable(tokens))
+    if not set(map(type, every)) <= {int}:
+        raise TensorError(f"draft {_kind(draft)} proposed ids of {_kinds(every)}, expected int")
     if every and not 0 <= min(every) <= max(every) < public:
         bad = next(token for token in every if not 0 <= token < public)
         raise TensorError(f"draft {_kind(draft)} proposed the id {bad}, expected 0 to {public - 1}")
@@ -73,12 +88,16 @@ def _check_rows(target: Target, name: str, given: Tensor | None, rows: int, widt
     shape = given.shape if isinstance(given, Tensor) else ()
     if len(shape) != 2 or shape[0] != rows or shape[1] < width:
         found = list(given.shape) if isinstance(given, Tensor) else _kind(given)
-        columns = f"at least {width} columns" if width else "two dimensions"
+        columns = f"at least {width} columns" if width else "any number of columns"
         raise TensorError(f"target {_kind(target)} gave {name} {found}, expected {rows} rows, {columns}")
 
 
 def _kind(adapter: object) -> str:
     return type(adapter).__name__
+
+
+def _kinds(items: Sequence[object]) -> str:
+    return " and ".join(sorted(set(map(_kind, items))))
 
 
 def _amount(given: object, what: str) -> str:

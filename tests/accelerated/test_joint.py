@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, TensorError
@@ -66,6 +67,10 @@ def test_whole_batches_and_lists_of_items_give_the_same_tokens(
         (lambda made: Steps(made.counts, made.logits[1:], made.features), r"gave logits \[\d, 23\], expected \d rows"),
         (lambda made: Steps(made.counts, made.logits[:, 1:], made.features), r"gave logits \[\d, 22\], expected"),
         (lambda made: Steps(made.counts, made.logits, made.features[1:]), r"gave features \[\d, 1\], expected \d rows"),
+        (
+            lambda made: Steps([each + 1 for each in made.counts], made.logits, made.features),
+            r"target Broken gave steps of \[\d\] rows, expected \[\d\]$",
+        ),
     ],
 )
 def test_a_whole_batch_with_less_than_was_asked_is_named(
@@ -88,15 +93,28 @@ def test_a_whole_batch_with_less_than_was_asked_is_named(
     [
         (lambda chosen: chosen[1:], r"target Broken gave 5 chosen ids, \d+ to \d+, expected 6, -1 to 22$"),
         (lambda chosen: [*chosen[1:], WORDS], r"target Broken gave 6 chosen ids, \d+ to 23, expected 6, -1 to 22$"),
+        (lambda chosen: [*chosen[1:], 4.0], "target Broken gave chosen ids list of float and int, expected a list of"),
+        (lambda chosen: [*chosen[1:], True], "target Broken gave chosen ids list of bool and int, expected a list of"),
+        (lambda chosen: torch.tensor(chosen), "target Broken gave chosen ids Tensor, expected a list of int$"),
+        (lambda chosen: np.array(chosen), "target Broken gave chosen ids ndarray, expected a list of int$"),
+        (
+            lambda chosen: tuple(np.array(chosen)),
+            "target Broken gave chosen ids tuple of int64, expected a list of int$",
+        ),
     ],
 )
-def test_chosen_ids_that_are_none_of_the_rows_are_named(broken: Callable[[Any], list[int]], message: str) -> None:
+@pytest.mark.parametrize("counts", [list, tuple])
+def test_chosen_ids_that_are_none_of_the_rows_are_named(
+    broken: Callable[[Any], list[int]], message: str, counts: Callable[[list[int]], list[int]]
+) -> None:
     class Broken(JointTarget):
         def forward(  # type: ignore[override]
             self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows
         ) -> Steps:
             made = super().forward(segments, taps, logits)
-            return made if made.chosen is None else Steps(made.counts, made.logits, made.features, broken(made.chosen))
+            if made.chosen is None:
+                return made
+            return Steps(counts(made.counts), made.logits, made.features, broken(made.chosen))
 
     with pytest.raises(TensorError, match=message):
         Engine(Broken(), JointDraft(9), ZLAB, draft_tokens=5, max_context=100).generate([4, 9, 2], 31)
@@ -108,6 +126,8 @@ def test_chosen_ids_that_are_none_of_the_rows_are_named(broken: Callable[[Any], 
         (lambda tokens: [], "draft Broken gave 0 proposals, expected 1$"),
         (lambda tokens: [tokens[0][:3]], r"proposed tokens torch.int64 \[3\], .* N at least 5$"),
         (lambda tokens: [[WORDS, *tokens[0][1:]]], r"draft Broken proposed the id 23, expected 0 to 22"),
+        (lambda tokens: [[2.0, *tokens[0][1:]]], "draft Broken proposed ids of float and int, expected int$"),
+        (lambda tokens: [np.array(tokens[0])], "draft Broken proposed ids of int64, expected int$"),
     ],
 )
 def test_whole_proposals_that_were_not_asked_are_named(

@@ -166,10 +166,12 @@ def cut_features(steps: list[TargetStep]) -> list[TargetStep]:
     [
         (cut_steps, "target Broken gave 0 steps, expected 1$"),
         (lambda steps: None, "target Broken gave NoneType, expected 1$"),
+        (lambda steps: [tuple(step) for step in steps], "target Broken gave a tuple as a step, expected a TargetStep$"),
+        (lambda steps: [step.features for step in steps], "gave a Tensor as a step, expected a TargetStep$"),
         (cut_logits, r"target Broken gave logits \[\d, 23\], expected \d rows, at least 23 columns"),
         (no_logits, r"target Broken gave logits NoneType, expected \d rows"),
         (narrow_logits, r"target Broken gave logits \[\d, 22\], expected \d rows, at least 23 columns"),
-        (cut_features, r"target Broken gave features \[\d, 1\], expected \d rows, two dimensions"),
+        (cut_features, r"target Broken gave features \[\d, 1\], expected \d rows, any number of columns"),
     ],
 )
 def test_a_target_that_gives_less_than_was_asked_is_named(
@@ -195,6 +197,9 @@ def test_a_target_that_gives_less_than_was_asked_is_named(
         (lambda made: [Proposal(made[0].tokens.tolist())], "proposed tokens list, expected integers"),
         (lambda made: [Proposal(made[0].tokens[None])], r"proposed tokens torch.int64 \[1, 5\], expected integers"),
         (lambda made: [Proposal(made[0].tokens.float())], r"proposed tokens torch.float32 \[5\], expected integers"),
+        (lambda made: [Proposal(made[0].tokens > 9)], r"proposed tokens torch.bool \[5\], expected integers"),
+        (lambda made: [made[0].tokens], "draft Broken gave a Tensor, expected a Proposal$"),
+        (lambda made: [tuple(made[0])], "draft Broken gave a tuple, expected a Proposal$"),
         (lambda made: [Proposal(made[0].tokens + WORDS)], r"draft Broken proposed the id \d+, expected 0 to 22"),
         (lambda made: [Proposal(made[0].tokens - WORDS)], r"draft Broken proposed the id -\d+, expected 0 to 22"),
     ],
