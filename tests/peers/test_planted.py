@@ -205,6 +205,13 @@ def test_the_command_says_what_to_expect_and_checks_it_first(
     assert "is_causal" not in json.loads((tmp_path / "pair" / "draft" / "config.json").read_text("utf-8"))
 
 
+def test_no_counts_are_promised_of_twins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path / "pair"), *SMALL, "--twins"]) == 0
+    told = capsys.readouterr().out
+    assert told.endswith("no accepted counts are planned: near ties decide them\n")
+    assert "planned over" not in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -213,6 +220,7 @@ def test_the_command_says_what_to_expect_and_checks_it_first(
         (["--hidden", "wide"], "--hidden: found 'wide', expected a whole number"),
         (["--taps", ""], "--taps: found '', expected numbers"),
         (["--shards", str(2**21)], "2097152, expected 1 to 1,048,576"),
+        (["--twins", "--check"], "--twins and --check: near ties decide what twins accept, so there is no plan"),
     ],
 )
 def test_the_command_names_what_it_found(

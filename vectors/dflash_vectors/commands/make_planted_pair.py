@@ -21,7 +21,7 @@ PROGRAM = "dflash-make-planted-pair"
 EPILOG = """\
 DIR/target and DIR/draft each get a config.json and model.safetensors. Any loader of Qwen3 targets and of such
 drafts reads them; DIR/prompts.txt has prompts, one a line, on which the draft's accepted counts are known in advance.
-A planted pair that DIR holds already is replaced; nothing else is.
+With --twins they are not: near ties decide them. A planted pair that DIR holds already is replaced; nothing else is.
 
 examples:
   dflash-make-planted-pair --out pair
@@ -120,17 +120,21 @@ def parser() -> argparse.ArgumentParser:
     _option(made, "rank", _integer, "rank of DFlash2's selector")
     _option(made, "candidates", _integer, "candidates of a slot of DFlash2")
     made.add_argument("--is-causal", choices=CAUSALITY, default=argparse.SUPPRESS, help="the draft's is_causal")
-    for flag, text in (("tied", "head tied to the embedding"), ("twins", "near ties: a second id for every token")):
+    twins = "near ties: a second id for every token, so that no accepted counts are planned"
+    for flag, text in (("tied", "head tied to the embedding"), ("twins", twins)):
         made.add_argument(f"--{flag}", action="store_true", default=argparse.SUPPRESS, help=text)
     return made
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse, build, write, and print what to expect; returns the exit code that `--help` documents."""
-    chosen: dict[str, Any] = vars(parser().parse_args(argv))
+    made = parser()
+    chosen: dict[str, Any] = vars(made.parse_args(argv))
     out, preset, dtype, shards, count, check = (
         chosen.pop(name) for name in ("out", "preset", "dtype", "shards", "new_tokens", "check")
     )
+    if check and "twins" in chosen:
+        made.error("--twins and --check: near ties decide what twins accept, so there is no plan to check")
     if "is_causal" in chosen:
         chosen["is_causal"] = CAUSALITY[chosen["is_causal"]]
     try:
@@ -155,12 +159,18 @@ def main(argv: list[str] | None = None) -> int:
 
 def summary(out: Path, pair: planted.Planted, dtype: str, count: int) -> str:
     """What was written, and the accepted counts to expect over `count` new tokens a prompt."""
-    drafts = pair.options.drafts
-    counts = Counter(run for prompt in pair.prompts for run in pair.expected_accepted(prompt, drafts, count))
     lines = [
         f"{out}/target and {out}/draft: {dtype}, {pair.public} public ids, mask {pair.options.mask_id}",
         f"{len(pair.prompts)} prompts of {len(pair.prompts[0])} tokens in {out}/prompts.txt",
+        *(["no accepted counts are planned: near ties decide them"] if pair.options.twins else _planned(pair, count)),
+    ]
+    return "\n".join(lines)
+
+
+def _planned(pair: planted.Planted, count: int) -> list[str]:
+    drafts = pair.options.drafts
+    counts = Counter(run for prompt in pair.prompts for run in pair.expected_accepted(prompt, drafts, count))
+    return [
         f"accepted counts planned over {count} new tokens a prompt at K = {drafts}:",
         *(f"  {accepted:3d}  {counts[accepted]}" for accepted in range(drafts + 1)),
     ]
-    return "\n".join(lines)
