@@ -66,9 +66,12 @@ class Images:
     def put(self, image: Image, slot: int | None = None) -> Checkpoint:
         """Hold an image in an empty slot, or in any: its name. Raises StateError if there is none."""
         if slot is None:
-            slot = next((at for at in range(self._slots) if at not in self.held), -1)
+            held = len(self.held)
+            if held == self._slots:
+                raise StateError(f"{held} checkpoints held, of max_checkpoints {self._slots}: release a checkpoint")
+            slot = next(at for at in range(self._slots) if at not in self.held)
         if slot in self.held or not 0 <= slot < self._slots:
-            raise StateError(f"image slot {slot}, expected an empty one of {self._slots}: release a checkpoint")
+            raise StateError(f"image slot {slot}, expected an empty one of {self._slots}")
         self.held[slot], self._generations[slot] = image, next(_GENERATIONS)
         return Checkpoint(slot, self._generations[slot], image.tokens)
 

@@ -124,7 +124,9 @@ BAD = {
     "--ids 1,x": "--ids: item 1 is 'x', expected a token id",
     "--ids 1,-2": "--ids: item 1 is '-2', expected a token id",
     "--ids 99999": "prompt_ids[0] is 99999, expected 0 to",
-    "--ids ,": "prompt_ids has 0 tokens, expected 1 to",
+    "--ids 1,,2": "--ids: item 1 is '', expected a token id",
+    "--ids ,": "--ids: item 0 is '', expected a token id",
+    "--ids 1,2,": "--ids: item 2 is '', expected a token id",
     "--ids @/nowhere": "/nowhere: cannot be read: No such file or directory",
     "--ids 1 --line 2": "--line 2, expected 1 to 1",
     "--ids 1 --temperature nan": "temperature is nan, expected a finite number",
@@ -247,6 +249,26 @@ def test_a_full_disk_is_told(pair: tuple[list[str], Planted]) -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "dflash-generate: stdout: No space left on device: what follows is not printed\n"
+
+
+def test_a_profile_without_a_default_width_asks_for_one(pair: tuple[list[str], Planted], capsys: Capture) -> None:
+    words = [*pair[0][:2], "--ids", "1", "--max-tokens", "3", "--profile", "ninfer", "--dtype", "bfloat16"]
+    assert main(words) == 2
+    told = "--profile ninfer without --draft-tokens, expected it, 1 to 15"
+    assert capsys.readouterr().err == f"dflash-generate: {told}\n"
+    assert main([*words, "--draft-tokens", "2"]) == 0
+
+
+@pytest.mark.parametrize("option", ["--allowed-ids", "--stop-ids"])
+def test_a_gap_between_ids_is_told_by_its_place(pair: tuple[list[str], Planted], capsys: Capture, option: str) -> None:
+    with pytest.raises(SystemExit):
+        main([*pair[0], "--ids", "1", option, "4,5,,6"])
+    assert f"argument {option}: item 2 is '', expected a token id" in capsys.readouterr().err
+
+
+def test_ids_stand_between_commas_or_white_space() -> None:
+    assert texts.numbers(" 1, 2 ,3\t4 ") == [1, 2, 3, 4]
+    assert texts.numbers(" ") == []
 
 
 def test_input_that_is_no_text_is_refused(tmp_path: Path) -> None:

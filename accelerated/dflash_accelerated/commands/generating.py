@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from dflash_spec.config import read_draft_config, read_target_config
-from dflash_spec.config.width import file_count
+from dflash_spec.config.width import FREE_LIMIT, file_count
 from dflash_spec.errors import DFlashError, OutputError, RequestError
 from dflash_spec.registry import PROFILES, load_profile
 
@@ -123,7 +123,7 @@ def _add_sampling(made: argparse.ArgumentParser) -> None:
 def _add_engine(made: argparse.ArgumentParser) -> None:
     add = made.add_argument_group("engine").add_argument
     add("--draft-tokens", type=int, metavar="K", help="proposals of a round (default: as many as the draft was "
-        "trained for)")  # fmt: skip
+        "trained for; ninfer has no default)")  # fmt: skip
     add("--max-context", type=int, metavar="N", help="rows to reserve (default: what this answer needs at most)")
     add("--prefill-chunk", type=int, default=512, metavar="N", help="rows of the prompt read at a time (512)")
     add("--public-tokens", type=int, metavar="N", help="ids that the tokenizer knows; later ones never come out")
@@ -136,9 +136,9 @@ def _add_engine(made: argparse.ArgumentParser) -> None:
 
 def _ids(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected token ids, as 1,2,3") from error
+        return texts.numbers(text)
+    except RequestError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -196,8 +196,11 @@ def _prompt(options: argparse.Namespace) -> texts.Prompt:
 
 
 def _engine(options: argparse.Namespace, prompt: texts.Prompt) -> Engine:
+    profile = load_profile(options.profile)
+    if options.draft_tokens is None and profile.axes["width_rule"] == "free":
+        raise RequestError(f"--profile {options.profile} without --draft-tokens, expected it, 1 to {FREE_LIMIT}")
     target = read_target_config(Path(options.target))
-    draft = read_draft_config(Path(options.draft), load_profile(options.profile), target, "published")
+    draft = read_draft_config(Path(options.draft), profile, target, "published")
     context = options.max_context
     if context is None:
         longest = min(target.max_positions, draft.max_positions)

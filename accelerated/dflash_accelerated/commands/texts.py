@@ -35,11 +35,19 @@ def of_ids(given: str, line: int | None) -> Prompt:
         raise RequestError(f"--ids holds {len(rows)} lines, expected one, or --line 1 to {len(rows)}")
     if line is not None and not 1 <= line <= len(rows):
         raise RequestError(f"--line {line}, expected 1 to {len(rows)}")
-    words = rows[(line or 1) - 1].replace(",", " ").split()
-    for at, word in enumerate(words):
-        if not re.fullmatch(r"[0-9]{1,18}", word):
-            raise RequestError(f"--ids: item {at} is {word[:40]!r}, expected a token id")
-    return Prompt([int(word) for word in words])
+    try:
+        return Prompt(numbers(rows[(line or 1) - 1]))
+    except RequestError as error:
+        raise RequestError(f"--ids: {error}") from error
+
+
+def numbers(given: str) -> list[int]:
+    """Token ids between commas or white space. Raises RequestError that names the item which is none."""
+    items = re.split(r"\s*,\s*|\s+", given.strip()) if given.strip() else []
+    for at, item in enumerate(items):
+        if not re.fullmatch(r"[0-9]{1,18}", item):
+            raise RequestError(f"item {at} is {item[:40]!r}, expected a token id")
+    return [int(item) for item in items]
 
 
 def of_bytes(given: str) -> Prompt:
