@@ -70,6 +70,7 @@ class Engine:
         _check_kind("draft", draft, Draft, "taps, open, append and propose")
         _check_kind("numerics", numerics, Numerics, "what Numerics.of gives")
         check_profile(numerics.profile)
+        check_integer("target.vocabulary.public", target.vocabulary.public, 1, CONTEXT_LIMIT)
         self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
         self.prefill_chunk = check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)

@@ -88,6 +88,13 @@ def test_what_is_no_adapter_is_named(random_engine: Engine) -> None:
             Engine(*adapters, draft_tokens=3, max_context=20)
 
 
+def test_a_target_that_has_no_ids_is_named(random_pair: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = load(random_pair)
+    monkeypatch.setattr(engine.target.vocabulary, "public", 0)
+    with pytest.raises(RequestError, match=r"target\.vocabulary\.public is 0, expected 1 to"):
+        Engine(engine.target, engine.draft, engine.numerics, draft_tokens=3, max_context=20)
+
+
 def test_buffers_that_do_not_fit_are_refused_before_any_is_made() -> None:
     adapters = [Adapter(2**60, {}), Adapter(2**60 + 5, {})]
     with pytest.raises(RequestError) as error:
