@@ -84,6 +84,8 @@ def test_the_tables_say_what_was_measured_and_what_was_missed() -> None:
     text = report.text(whole(), Style())
     for part in ("12.00", "0.40 (0.40–0.40)", "100.00", "24.0 MB", "pays from 1.50 accepted", "MISSED", "met"):
         assert part in text
+    assert "1 thread of 2 cores" in text
+    assert "1 thread, BF16" in picture.svg(whole())
     assert "interrupted" not in text
     assert "interrupted" in report.text(Report(MACHINE, interrupted=True), Style())
 

@@ -24,6 +24,11 @@ def described(threads: int, device: torch.device, kernels: str) -> dict[str, Any
     }  # fmt: skip
 
 
+def several(count: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def processor() -> str:
     """The CPU's name, as the system knows it."""
     try:

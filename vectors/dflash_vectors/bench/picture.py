@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from dflash_vectors.bench.figures import BARE, OURS, PEER, Figure, Report, Speedup
+from dflash_vectors.bench.machine import several
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 330, 210, 56, 64, 74
 COLOURS = {PEER: "#b5562f", OURS: "#2f6db5", BARE: "#8a8a8a"}
@@ -22,7 +23,7 @@ def svg(report: Report) -> str:
     panels += [_speedup(each) for each in report.speedups]
     rows = max(1, -(-len(panels) // 2))
     width, height = 2 * (LEFT + WIDTH + 40), TOP + rows * (HEIGHT + GAP)
-    told = f"{report.machine['processor']}, {report.machine['threads']} threads, BF16"
+    told = f"{report.machine['processor']}, {several(report.machine['threads'], 'thread')}, BF16"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">',
         f'<rect width="{width}" height="{height}" fill="white"/>', _text(LEFT, 22, told, 13), *_legend(),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dflash_vectors.bench.figures import BARE, OURS, PEER, Figure, Level, Memory, Report, Slope, Speedup, Target
 from dflash_vectors.bench.harness import Spread
+from dflash_vectors.bench.machine import several
 from dflash_vectors.style import Style
 
 BAR = 24
@@ -42,7 +43,8 @@ def _machine(report: Report, style: Style) -> str:
     told = report.machine
     packages = ", ".join(f"{name} {version}" for name, version in told["packages"].items())
     return lines(
-        f"{told['processor']}, {told['threads']} threads of {told['cores']} cores, load {told['load']} at the start",
+        f"{told['processor']}, {several(told['threads'], 'thread')} of {several(told['cores'], 'core')}, "
+        f"load {told['load']} at the start",
         [f"{packages}; kernels {told['kernels']}, device {told['device']}", *told["pairs"]],
         style,
     )

@@ -96,8 +96,10 @@ def _timed(asked: Asked, party: Party, report: Report) -> Iterator[Job]:
             if asked.wants(name) or (asked.wants("slope") and name != "prefill"):
                 yield f"{name} at {context}", partial(add, measure, context)
     if asked.wants("batch"):
-        sizes = tuple(size for size in asked.batches if size > 1 or not figures)  # one request is timed above
-        yield "batches", lambda: figures.extend(timing.batches(party, first, sizes, plan))
+        at = party.pair.backend, first, 1
+        timed = {each.what for each in figures if (each.backend, each.context, each.batch) == at}
+        left = [(what, size) for size in asked.batches for what in ("step", "round") if size > 1 or what not in timed]
+        yield "batches", lambda: figures.extend(timing.batches(party, first, left, plan))
     if asked.wants("slope") and len(asked.contexts) > 1:
         yield "slope", lambda: report.slopes.extend(slope.slopes(party, figures, plan))
     if asked.wants("speedup"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -83,11 +83,10 @@ def prefill(party: Party, context: int, plan: Plan) -> Figure:
     return Figure("prefill", party.pair.backend, context, 1, seconds)
 
 
-def batches(party: Party, context: int, sizes: tuple[int, ...], plan: Plan) -> Iterator[Figure]:
-    """Steps and rounds of several requests in joint forwards."""
-    for batch in sizes:
-        yield _batch(party, "step", context, batch, plan)
-        yield _batch(party, "round", context, batch, plan)
+def batches(party: Party, context: int, wanted: Iterable[tuple[str, int]], plan: Plan) -> Iterator[Figure]:
+    """Steps or rounds, each with as many requests in joint forwards as `wanted` says."""
+    for what, batch in wanted:
+        yield _batch(party, what, context, batch, plan)
 
 
 def _batch(party: Party, what: str, context: int, batch: int, plan: Plan) -> Figure:
