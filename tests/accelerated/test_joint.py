@@ -120,6 +120,28 @@ def test_chosen_ids_that_are_none_of_the_rows_are_named(
         Engine(Broken(), JointDraft(9), ZLAB, draft_tokens=5, max_context=100).generate([4, 9, 2], 31)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("row", [0, 2, 5])
+def test_a_verified_row_that_decides_nothing_is_named_and_no_token(row: int, value: float) -> None:
+    """All five proposals are right, so each row is read; -1 is what stands for its best id."""
+
+    class Spoilt(JointTarget):
+        def forward(  # type: ignore[override]
+            self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows
+        ) -> Steps:
+            made = super().forward(segments, taps, logits)
+            if made.chosen is not None and made.logits is not None:
+                made.logits[row], made.chosen[row] = value, -1
+            return made
+
+    engine = Engine(Spoilt(), JointDraft(9), ZLAB, draft_tokens=5, max_context=100)
+    ticket = engine.submit(engine.request([4, 9, 2], 31))
+    rounds = [made[ticket] for made in iter(engine.step, {})]
+    assert [token for each in rounds for token in each.tokens] == spoken([4, 9, 2], 1)
+    with pytest.raises(TensorError, match=f"target logits at position {3 + row}: "):
+        raise cast(Exception, rounds[-1].error)
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -143,14 +165,22 @@ def test_whole_proposals_that_were_not_asked_are_named(
 
 def test_items_are_made_when_somebody_looks_and_share_their_rows() -> None:
     logits, features = torch.randn(6, 23), torch.randn(6, 3)
-    steps = Steps([1, 5], logits, features)
+    steps = Steps([1, 5], logits, features, [4] * 6)
+    assert steps.chosen == [4] * 6
     assert [tuple(step[0].shape) for step in steps] == [(1, 23), (5, 23)]  # type: ignore[union-attr]
     steps[1].logits[2, 7] = 4.0
     assert logits[3, 7] == 4.0
+    assert steps.chosen is None
     assert [step.logits is not None and len(step.logits) for step in Steps([1, 5], logits[:2], features)] == [1, 1]
     assert [step.logits for step in Steps([1, 5], None, features)] == [None, None]
     assert torch.equal(steps.seen()[1].features[1:3].taken, features[2:4])
     assert len(steps.seen()[1].logits[4:2]) == 0
+
+
+def test_ranges_of_other_tensors_do_not_follow_each_other() -> None:
+    """Though their places do: rows 0 to 2 of one, and from row 3 on of the other."""
+    one, other = torch.randn(9, 4), torch.randn(9, 4)
+    assert torch.equal(gathered([RowRange(one, 0, 3), RowRange(other, 3, 2)]), torch.cat((one[:3], other[3:5])))
 
 
 def test_ranges_that_follow_each_other_are_not_copied() -> None:
@@ -181,3 +211,26 @@ def test_what_was_kept_of_a_sequence_outlives_its_rounds(
     assert all(torch.equal(now, before) for now, before in held)
     for each in running:
         chain.close(each)
+
+
+def test_what_an_adapter_writes_into_the_rows_of_another_is_read(random_pair: Path, load: Callable[..., Engine]) -> None:
+    """One that forbids an id passes on steps that say which ids were best before."""
+    engine = load(random_pair)
+    forbidden = engine.decode_plain([4, 9, 2], 1, stop_ids=[]).tokens[0]
+
+    class Forbidding:
+        def __init__(self, within: Any) -> None:
+            self._within = within
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._within, name)
+
+        def forward(self, *given: Any) -> Any:
+            steps = self._within.forward(*given)
+            for step in steps:
+                if step.logits is not None:
+                    step.logits[:, forbidden] = -1e9
+            return steps
+
+    other = Engine(cast(Any, Forbidding(engine.target)), engine.draft, engine.numerics, draft_tokens=5, max_context=100)
+    assert forbidden not in other.generate([4, 9, 2], 40, stop_ids=[]).tokens

@@ -114,6 +114,8 @@ CASES = {
     "odd-ring-in-pairs": ([(3, 211, 5)], (4, 1, 32), 50, 0, False),
     "two-waves-of-chunks": ([(2, 17000, 2)], (2, 2, 32), 17100, 0, True),
     "window-over-chunks": ([(1, 2040, 17)], (3, 1, 32), 2100, 1100, True),
+    "late-window-over-chunks": ([(1, 2040, 17)], (2, 1, 32), 2100, 70, True),
+    "own-rows-amid-sixteen": ([(0, 33, 17)], (4, 1, 32), 64, 0, True),
     "prefill-in-pairs": ([(2, 0, 3), (0, 40, 75)], (6, 2, 64), 128, 0, True),
     "prefill": ([(0, 40, 75)], (4, 1, 48), 128, 0, True),
 }
@@ -139,7 +141,7 @@ def test_rows_see_what_they_must_and_nothing_else(case: str, numerics: Numerics)
 
 
 UNSPLIT = ("causal-block", "three-requests", "two-chunks", "two-waves-of-chunks", "prefill", "ring-in-pairs",
-           "window-over-chunks", "prefill-in-pairs")  # fmt: skip
+           "window-over-chunks", "late-window-over-chunks", "prefill-in-pairs")  # fmt: skip
 """Whose rows, one after another, find in the store what they found together: all causal, and no ring too small."""
 
 
