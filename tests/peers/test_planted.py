@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -279,3 +283,109 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "two" / "target").symlink_to(tmp_path / "one" / "target")
     with pytest.raises(FileExistsError, match="two/target is there already"):
         planted.write(tmp_path / "two", planted.pair("small"))
+
+
+DAMAGED = {
+    "empty": b"",
+    "cut": b'{"options": {"seed": 1}, "files": ["target/conf',
+    "no text": b'{"files": ["\xff"]}',
+    "deep": b"[" * 200_000,
+    "twice": b'{"files": ["target/config.json"], "files": ["draft/config.json"]}',
+    "huge": b" " * (folders.TOLD_LIMIT + 1),
+    **{text: text.encode() for text in ("5", "null", "[]", "[1]", '"files"', "{}", '{"options": {}}')},
+    **{
+        files: f'{{"files": {files}}}'.encode()
+        for files in ("5", "null", "true", '"target"', "[]", "[[1]]", "[null]", '{"target/config.json": 1}')
+    },
+}
+"""What has been in a `planted.json` that was not written whole, or not by this program."""
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_planted_json_is_refused_by_name_and_kept(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted.write(tmp_path, planted.pair("small"))
+    (tmp_path / "planted.json").write_bytes(content)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(["--out", str(tmp_path), *SMALL]) == 2
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/planted.json is there already and tells of no planted pair: " in told
+    assert told.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_a_planted_json_that_is_no_file_is_refused_by_name(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "planted.json")
+    with pytest.raises(FileExistsError, match=r"planted\.json is there already .* not a file, expected a new folder"):
+        planted.write(tmp_path, planted.pair("small"))
+
+
+class StoppedError(Exception):
+    """What interrupts a test's run."""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file, by its path within the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_until(folder: Path, rename: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> bool:
+    """Write a pair up to its rename of that number, from 0 on; whether that was reached."""
+    done: list[Path] = []
+
+    def counted(source: Path, target: Path) -> None:
+        if folder in (Path(source).parent, Path(target).parent):  # not those of single files within the models
+            if len(done) == rename:
+                raise StoppedError
+            done.append(Path(source))
+        real(source, target)
+
+    real = os.replace
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", counted)
+        try:
+            planted.write(folder, planted.pair("small", seed=5), **options)
+        except StoppedError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("earlier", [None, 1, 3], ids=["new", "one file", "three shards"])
+def test_a_pair_can_be_written_again_wherever_writing_it_was_stopped(
+    earlier: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted.write(tmp_path / "whole", planted.pair("small", seed=7), shards=2)
+    whole = contents(tmp_path / "whole")
+    rename = 0
+    while True:
+        folder = tmp_path / str(rename)
+        if earlier is not None:
+            planted.write(folder, planted.pair("small"), shards=earlier)
+        before = contents(folder)
+        if not write_until(folder, rename, monkeypatch, shards=4):
+            break
+        assert rename or contents(folder) == before
+        write_until(folder, rename // 2, monkeypatch, shards=5)  # stopped a second time
+        planted.write(folder, planted.pair("small", seed=7), shards=2)
+        assert contents(folder) == whole
+        assert sorted(path.name for path in folder.iterdir()) == ["draft", "planted.json", "prompts.txt", "target"]
+        rename += 1
+    assert rename == (5 if earlier is None else 8)
+
+
+def test_what_is_added_to_a_pair_that_was_stopped_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted.write(tmp_path, planted.pair("small"), shards=3)
+    assert write_until(tmp_path, 3, monkeypatch)
+    (tmp_path / "target" / "tokenizer.json").touch()
+    with pytest.raises(FileExistsError, match=r"target/tokenizer\.json is there already and no part"):
+        planted.write(tmp_path, planted.pair("small"))
+
+
+def test_what_a_killed_run_left_goes_and_that_of_a_live_one_stays(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    for writer in (int(killed.stdout), os.getpid()):
+        (tmp_path / f".writing-{writer}-x" / "new").mkdir(parents=True)
+    planted.write(tmp_path, planted.pair("small"))
+    assert [path.name for path in tmp_path.glob(".*")] == [f".writing-{os.getpid()}-x"]

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +25,7 @@ from dflash_spec.files import write_atomic
 from dflash_vectors.build import SET_LIMIT, Vector, build
 from dflash_vectors.cases import CASE_ID, ENTRY_KEYS, read_json
 from dflash_vectors.errors import BuildError, LedgerError
+from dflash_vectors.scratch import scratch
 from dflash_vectors.suite import Case
 
 PROCESSES = 2
@@ -185,10 +185,7 @@ def _is_entry(id_: str, entry: Any) -> bool:
 
 def _write(folder: Path, vectors: Iterable[Vector], ledger: bytes | None) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{folder.name}-writing-"
-    _sweep(folder.parent, prefix)
-    written = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{prefix}{os.getpid()}-"))
-    try:
+    with scratch(folder.parent, f".{folder.name}-writing-") as written:
         entries = {}
         for vector in vectors:
             write_atomic(written / vector.path, vector.content)
@@ -200,26 +197,6 @@ def _write(folder: Path, vectors: Iterable[Vector], ledger: bytes | None) -> Non
         # Something may have been put there while the vectors were built.
         writable(folder)
         _replace(written, folder)
-    finally:
-        shutil.rmtree(written, ignore_errors=True)
-
-
-def _sweep(parent: Path, prefix: str) -> None:
-    """Remove what killed runs left: folders of writers that are no longer alive."""
-    for left in parent.glob(f"{prefix}*-*"):
-        writer = left.name[len(prefix) :].split("-")[0]
-        if writer.isdigit() and not _alive(int(writer)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _replace(new: Path, folder: Path) -> None:
