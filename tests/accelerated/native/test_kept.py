@@ -1,0 +1,186 @@
+"""What is kept from one call to the next gives way when a call brings something else, and grows with what it needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from dflash_accelerated.native import available, empty
+from dflash_accelerated.numerics import Numerics
+from dflash_accelerated.ops import rope
+from dflash_accelerated.ops.attention import Spans
+from dflash_accelerated.ops.decoder import Decoder, Ends, Scored
+from dflash_accelerated.ops.linear import Product
+from dflash_accelerated.ops.materialize import ContextWeights, Materializer, materializer
+from dflash_accelerated.ops.rows import RowRange
+
+from tests.accelerated.native.test_decoder import (
+    COUNTS,
+    CPU,
+    DIM,
+    HIDDEN,
+    KV,
+    LANES,
+    SEATS,
+    SENSES,
+    STARTS,
+    check_same,
+    drawn,
+    held,
+    stores,
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
+
+IDS = [3, 12, 0, 5, 9, 22, 1, 7, 4]
+
+
+def ends(numerics: Numerics, known: int = 71, public: int = 67) -> Ends:
+    table = numerics.activation(drawn(8 * known, known, HIDDEN))
+    return Ends(table, Product([numerics.weight(drawn(9 * known, known, HIDDEN))], numerics), public)
+
+
+def turns(numerics: Numerics, theta: float = 10000.0) -> rope.Turns:
+    made = rope.Turns(theta, DIM, numerics, CPU)
+    made.reserve(64)
+    return made
+
+
+def grown(table: rope.Turns) -> None:
+    """Tables of more positions, where those that were held are no numbers any more."""
+    before = table.held
+    assert table.reach(65)
+    for part in before:
+        part.fill_(torch.nan)
+
+
+def spans() -> Spans:
+    return Spans(LANES, STARTS, COUNTS, CPU)
+
+
+def context(numerics: Numerics) -> Materializer:
+    layers = len(SEATS)
+    weights = ContextWeights(
+        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
+        Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
+        numerics.weight(1 + drawn(4, layers, DIM) / 4),
+    )  # fmt: skip
+    return materializer(weights, SEATS, True, 1e-5, numerics)
+
+
+def guarded(held: list[tuple[int, torch.Tensor]]) -> Callable[..., torch.Tensor]:
+    """In place of `empty`: a guard of sevens lies behind each tensor, and all are `held` with their elements."""
+
+    def made(shape: int | tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        size = shape if isinstance(shape, int) else math.prod(shape)
+        whole = torch.full((size + 4096,), 7, dtype=dtype)
+        held.append((size, whole))
+        return whole[:size].view(shape)
+
+    return made
+
+
+def check_guards(held: list[tuple[int, torch.Tensor]]) -> None:
+    assert held
+    assert all(bool((whole[size:] == 7).all()) for size, whole in held)
+
+
+def test_the_rooms_of_a_pass_grow_with_its_rows_and_its_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms: list[tuple[int, torch.Tensor]] = []
+    monkeypatch.setattr("dflash_accelerated.ops.decoder.native.empty", guarded(rooms))
+    numerics = SENSES["zlab"]
+    made, table, alone = held(False, True, numerics), turns(numerics), Spans([0], [2], [1], CPU)
+    for own in (ends(numerics, 23, 19), ends(numerics)):
+        for ids, these in (([3], alone), (IDS, spans())):
+            made.best(ids, own, stores(numerics), table, these, "all")
+            made.scored(ids, own, stores(numerics), table, these, (1,), "all")
+            check_guards(rooms)
+
+
+def test_the_room_of_taken_rows_grows_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one row at a time, in two ranges that lie apart."""
+    rooms: list[tuple[int, torch.Tensor]] = []
+    monkeypatch.setattr("dflash_accelerated.ops.materialize.native.empty", guarded(rooms))
+    numerics = SENSES["zlab"]
+    made, table = context(numerics), turns(numerics)
+    features = numerics.activation(drawn(5, 19, 2 * HIDDEN))
+    for rows in range(1, 6):
+        own = Spans([2], [23], [rows + 1], CPU)
+        made.take([RowRange(features, 9, rows), RowRange(features, 1, 1)], stores(numerics), table, own)
+        check_guards(rooms)
+
+
+def test_a_workspace_has_room_for_the_most_rows_on_the_threads_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows on one thread, few on two, and many on two: as many bytes as if it had begun with these."""
+    sizes: list[int] = []
+
+    def noted(shape: int, dtype: torch.dtype) -> torch.Tensor:
+        sizes.append(shape)
+        return empty(shape, dtype)
+
+    monkeypatch.setattr("dflash_accelerated.native.kept.empty", noted)
+    numerics = SENSES["zlab"]
+    table, vocabulary = turns(numerics), ends(numerics)
+
+    def run(by: Decoder, counts: list[int], threads: int) -> None:
+        torch.set_num_threads(threads)
+        own = Spans(LANES[: len(counts)], STARTS[: len(counts)], counts, CPU)
+        by.best([3] * sum(counts), vocabulary, stores(numerics), table, own, "all")
+
+    before = torch.get_num_threads()
+    try:
+        run(held(False, True, numerics), [5, 17, 9], 2)
+        needed = sizes.pop()
+        made = held(False, True, numerics)
+        for counts, threads in (([5, 17, 9], 1), ([1], 2), ([5, 17, 9], 2)):
+            run(made, counts, threads)
+    finally:
+        torch.set_num_threads(before)
+    assert sizes[-1] == needed
+
+
+def test_a_pass_reads_the_vocabulary_tables_and_taps_of_this_call() -> None:
+    """Others than those of the call before, which are NaN by now where they were given up."""
+    numerics = SENSES["zlab"]
+    made, table = held(False, True, numerics), turns(numerics)
+
+    def passed(by: Decoder, own: Ends, at: rope.Turns, taps: tuple[int, ...]) -> tuple[Scored, list[int]]:
+        scored = by.scored(IDS, own, stores(numerics), at, spans(), taps, "all", True)
+        return scored, by.best(IDS, own, stores(numerics), at, spans(), "all")
+
+    def check(own: Ends, at: rope.Turns, taps: tuple[int, ...]) -> None:
+        (found, best), (fresh, chosen) = (passed(by, own, at, taps) for by in (made, held(False, True, numerics)))
+        assert found.logits is not None
+        assert fresh.logits is not None
+        assert bool(found.features.isfinite().all())
+        assert torch.equal(found.logits, fresh.logits)
+        assert torch.equal(found.features, fresh.features)
+        assert best == chosen == found.chosen == fresh.chosen
+
+    first, second = ends(numerics), ends(numerics, 83, 13)
+    check(first, table, (1, 0))
+    check(second, table, (1, 0))
+    check(first, table, (0, 2))
+    check(first, table, (2,))
+    grown(table)
+    check(first, table, (2,))
+    check(first, turns(numerics, 300.0), (2,))
+
+
+def test_context_rows_turn_by_the_tables_of_this_call() -> None:
+    numerics = SENSES["zlab"]
+    made, table, own = context(numerics), turns(numerics), Spans(LANES, STARTS, COUNTS, CPU)
+    features = numerics.activation(drawn(5, sum(COUNTS), 2 * HIDDEN))
+
+    def check(at: rope.Turns) -> None:
+        used, fresh = stores(numerics), stores(numerics)
+        made.take([RowRange.of(features)], used, at, own)
+        context(numerics).take([RowRange.of(features)], fresh, at, own)
+        check_same(used, fresh)
+
+    check(table)
+    grown(table)
+    check(table)
+    check(turns(numerics, 300.0))
