@@ -89,7 +89,7 @@ class Steps(Joint[TargetStep]):
     or none, and features ACT [R, n·H].
 
     `chosen` is the best of the public ids of each row of logits, -1 where its logit is no finite number; None where the
-    target leaves that to others.
+    target leaves that to others, and once somebody has looked at an item, who may have written into its rows.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class Steps(Joint[TargetStep]):
         return len(self.counts)
 
     def _made(self) -> list[TargetStep]:
+        self.chosen = None
         features = parted(self.features, self.counts)
         if self.logits is None:
             return [TargetStep(None, own) for own in features]

@@ -13,14 +13,15 @@ from dflash_accelerated.ops.linear import Product
 
 
 class Rounded:
-    """The weights of a model by published name, in the compute dtype and on the device, each made when asked for."""
+    """The weights of a model by published name, in the compute dtype, contiguous and on the device, each made when
+    asked for."""
 
     def __init__(self, tensors: Mapping[str, Tensor], numerics: Numerics, device: torch.device) -> None:
         """`tensors` in any float dtype."""
         self._tensors, self._numerics, self._device = tensors, numerics, device
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._numerics.weight(self._tensors[name].to(self._device))
+        return self._numerics.weight(self._tensors[name].to(self._device)).contiguous()
 
     def product(self, names: Sequence[str], adds: bool = False) -> Product:
         """The product of one weight, or of several that read one input."""

@@ -172,3 +172,12 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(numerics: Numerics) -> 
     kept = stores(numerics)
     steps = [made(x[row : row + 1], kept, turns, Spans([2], [23 + row], [1], CPU), (0, 1), "none") for row in range(5)]
     assert torch.equal(together, torch.cat([step.features for step in steps]))
+
+
+def test_weights_are_where_kernels_read_them_however_they_came() -> None:
+    """Kernels in C know addresses, not strides."""
+    given = {"turned": drawn(1, 6, 5).t(), "every other": drawn(2, 18)[::2], "one for all": drawn(3, 1).expand(7)}
+    weights = Rounded(given, SENSES["zlab"], CPU)
+    for name, tensor in given.items():
+        assert weights[name].is_contiguous()
+        assert torch.equal(weights[name], tensor)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from dflash_accelerated.native import available
@@ -10,8 +14,9 @@ from dflash_accelerated.ops import head, rope
 from dflash_accelerated.ops.attention import Spans
 from dflash_accelerated.ops.decoder import Decoder, Ends, Wanted
 from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.ops.materialize import ContextWeights, materializer
+from dflash_accelerated.ops.materialize import ContextWeights, Materializer, materializer
 from dflash_accelerated.ops.rows import RowRange
+from dflash_spec.errors import TensorError
 
 from tests.accelerated.native.test_decoder import (
     COUNTS,
@@ -48,6 +53,16 @@ def turns(numerics: Numerics) -> rope.Turns:
 
 def spans() -> Spans:
     return Spans(LANES, STARTS, COUNTS, CPU)
+
+
+def context(numerics: Numerics) -> Materializer:
+    layers = len(SEATS)
+    weights = ContextWeights(
+        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
+        Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
+        numerics.weight(1 + drawn(4, layers, DIM) / 4),
+    )  # fmt: skip
+    return materializer(weights, SEATS, True, 1e-5, numerics)
 
 
 @pytest.mark.parametrize(("taps", "wanted"), [((), "proposing"), ((1,), "last"), ((2, 0, 1), "all"), ((0,), "none")])
@@ -112,14 +127,9 @@ def test_a_row_whose_best_is_no_finite_number_chooses_nothing(rows: int, dtype: 
 
 @pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
 def test_context_rows_are_taken_wherever_they_lie(numerics: Numerics) -> None:
-    layers, counts = len(SEATS), [5, 13, 1]
-    weights = ContextWeights(
-        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
-        Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
-        numerics.weight(1 + drawn(4, layers, DIM) / 4),
-    )  # fmt: skip
+    counts = [5, 13, 1]
     made, table, own = (
-        materializer(weights, SEATS, True, 1e-5, numerics),
+        context(numerics),
         turns(numerics),
         Spans(LANES, STARTS, counts, CPU),
     )
@@ -139,3 +149,43 @@ def test_context_rows_are_taken_wherever_they_lie(numerics: Numerics) -> None:
         made.take(parts, taken, table, own)
         check_same(taken, truth)
         assert [len(part) for part in parts] == counts, way
+
+
+@pytest.mark.parametrize("kernels", ["native", "torch"])
+def test_features_of_another_width_or_dtype_are_named(kernels: Any) -> None:
+    numerics = replace(SENSES["zlab-bf16"], kernels=kernels)
+    made = context(numerics)
+    width = made.weights.fc.inputs
+    for features in (torch.ones(5, width - 1).bfloat16(), torch.ones(5, width)):
+        found = f"{features.dtype} [.., {features.shape[1]}], expected torch.bfloat16 [.., {width}]"
+        message = re.escape(f"context: features {found}")
+        with pytest.raises(TensorError, match=message):
+            made(features, [], turns(numerics), spans())
+        with pytest.raises(TensorError, match=message):
+            made.take([RowRange.of(features)], [], turns(numerics), spans())
+
+
+def test_a_pass_that_was_interrupted_leaves_nothing_half_written() -> None:
+    """Ctrl-C between two addresses of a vocabulary: the next pass with it writes all of them."""
+    numerics = SENSES["zlab-bf16"]
+    made, one, table = held(False, True, numerics), ends(numerics), turns(numerics)
+    other = Ends(one.table.flip(0), Product([numerics.weight(drawn(10, KNOWN, HIDDEN))], numerics), PUBLIC)
+
+    class Once:
+        table, public, interrupted = other.table, PUBLIC, False
+
+        @property
+        def head(self) -> Product:
+            if not self.interrupted:
+                self.interrupted = True
+                raise KeyboardInterrupt
+            return other.head
+
+    def best(vocabulary: Any) -> list[int]:
+        return made.best(IDS, vocabulary, stores(numerics), table, spans(), "all")
+
+    wanted, once = best(other), Once()
+    assert best(one) != wanted
+    with pytest.raises(KeyboardInterrupt):
+        made.scored(IDS, once, stores(numerics), table, spans(), (), "none")  # type: ignore[arg-type]
+    assert best(once) == wanted

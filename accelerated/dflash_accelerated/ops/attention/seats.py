@@ -23,6 +23,7 @@ class SeatTable:
         """Have the layers read `stores`, by their seats' groups."""
         if len(stores) == len(self._stores) and all(map(is_, stores, self._stores)):
             return
+        self._stores = ()  # until all is written: an interruption has the next call write it again
         for layer, seat in zip(self.layers, self._seats, strict=True):
             store = stores[seat.group]
             keys, values = (part[:, seat.place] for part in store[:2])

@@ -31,7 +31,7 @@ class Room:
     def __init__(self, rows: int, hidden: int, act: torch.dtype) -> None:
         self.rows = rows
         self.ids, self.best = (ctypes.c_int64 * rows)(), (ctypes.c_int64 * rows)()
-        self.best_at = ctypes.addressof(self.best)
+        self.ids_at, self.best_at = ctypes.addressof(self.ids), ctypes.addressof(self.best)
         self._rows = empty((2, rows, hidden), act)
         self.x, self.out = (part.data_ptr() for part in self._rows)
 
@@ -106,17 +106,20 @@ class NativeDecoder(Decoder):
         """Have the next call read and write all but where rows come from and where they go: the features it makes."""
         call = self._kept.of(rows)
         self._table.read_from(stores)
+        # What is remembered of an address is written after it: an interruption has the next call write it again.
         if turns.held is not self._turned:
-            self._turned = turns.held
+            self._turned = None
             call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
+            self._turned = turns.held
         call.spans, call.requests, call.wanted = self._table.place(spans), len(spans.counts), WANTED[wanted]
         call.tapped = len(taps)
         if not taps:
             return without_columns(rows, self._numerics.act, CPU)
         taps = tuple(taps)
         if taps != self._taps:
-            self._taps, self._tapped = taps, (ctypes.c_int64 * len(taps))(*taps)
+            self._taps, self._tapped = (), (ctypes.c_int64 * len(taps))(*taps)
             call.taps = ctypes.addressof(self._tapped)
+            self._taps = taps
         features = empty((rows, len(taps) * self._hidden), self._numerics.act)
         call.features = features.data_ptr()
         return features
@@ -128,14 +131,14 @@ class NativeDecoder(Decoder):
         rows, call, layers = len(ids), self._pass, self._kept.arguments
         if rows > self._room.rows:
             self._room = Room(rows, self._hidden, self._numerics.act)
-            call.ids = ctypes.addressof(self._room.ids)
         if ends is not self._ends:
-            self._ends = ends
+            self._ends = None
             call.table, call.known = ends.table.data_ptr(), ends.table.shape[0]
             call.head, call.public = ends.head.native, ends.public
+            self._ends = ends
         room = self._room
         room.ids[:rows] = ids  # type: ignore[assignment]
-        layers.x, layers.out = room.x, room.out
+        call.ids, layers.x, layers.out = room.ids_at, room.x, room.out
         call.scores, call.scored, call.finite = None if logits is None else logits.data_ptr(), count, finite
         call.best = room.best_at if choosing else None
         if kernels().run_pass(byref(call)):

@@ -45,6 +45,7 @@ class NativeMaterializer(Materializer):
         return self._kept.bytes_for(rows) + rows * (self._width + self._outputs * self._numerics.act.itemsize)
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
+        self._check(features)
         features, c = features.contiguous(), empty((features.shape[0], self._outputs), self._numerics.act)
         with self._kept.lock:
             self._run(features.data_ptr(), c.data_ptr(), features.shape[0], stores, turns, spans)
@@ -52,13 +53,16 @@ class NativeMaterializer(Materializer):
 
     def take(self, features: Sequence[RowRange], stores: Sequence[Store], turns: Turns, spans: Spans) -> None:
         """The same of rows wherever they lie, for none to see `c`."""
+        for each in features:
+            self._check(each.rows)
         if not all(each.rows.is_contiguous() for each in features):
             features = [RowRange.of(gathered(features).contiguous())]
         rows = sum(map(len, features))
         with self._kept.lock:
             if rows > self._room:
                 width = self.weights.fc.inputs + self._outputs
-                self._rows, self._room = empty((rows, width), self._numerics.act), rows
+                self._room, self._rows = 0, empty((rows, width), self._numerics.act)
+                self._room = rows
             at = self._rows.data_ptr()
             c = at + rows * self._width
             self._run(self._gathered(features, at), c, rows, stores, turns, spans)
@@ -79,8 +83,9 @@ class NativeMaterializer(Materializer):
         call = self._kept.of(rows)
         self._table.read_from(stores)
         if turns.held is not self._turned:
-            self._turned = turns.held
+            self._turned = None  # until both addresses are written: an interruption has the next call write them again
             call.cosine, call.sine = turns.held.cos.data_ptr(), turns.held.sin.data_ptr()
+            self._turned = turns.held
         call.features, call.c = features, c
         call.spans, call.requests = self._table.place(spans), len(spans.counts)
         kernels().intake(byref(call))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from dflash_spec.errors import TensorError
 from torch import Tensor
 
 from dflash_accelerated.numerics import Numerics
@@ -67,7 +68,11 @@ class Materializer:
         return rows * sum(product.outputs * product.dtype.itemsize for product in self.weights.products)
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
-        """Context rows c ACT [T, H] of features ACT [T, n·H], whose keys and values are put into `stores`."""
+        """Context rows c ACT [T, H] of features ACT [T, n·H], whose keys and values are put into `stores`.
+
+        Raises TensorError for features of another width or dtype.
+        """
+        self._check(features)
         weights, numerics = self.weights, self._numerics
         c = feature(features, weights.fc, weights.hidden_norm, self._eps, numerics).c
         raw, turn = project(c, weights.projection, *weights.norms.shape), turns.at(spans.positions)
@@ -79,6 +84,12 @@ class Materializer:
     def take(self, features: Sequence[RowRange], stores: Sequence[Store], turns: Turns, spans: Spans) -> None:
         """The same of rows wherever they lie, where nobody asks for `c`."""
         self(gathered(features), stores, turns, spans)
+
+    def _check(self, features: Tensor) -> None:
+        width, act = self.weights.fc.inputs, self._numerics.act
+        if features.shape[1] != width or features.dtype != act:
+            found = f"{features.dtype} [.., {features.shape[1]}]"
+            raise TensorError(f"context: features {found}, expected {act} [.., {width}]")
 
 
 def _groups(seats: Sequence[Seat], norms: Tensor) -> Iterator[Group]:
