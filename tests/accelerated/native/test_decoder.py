@@ -35,23 +35,23 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def weights(convolved: bool, dim: int = DIM) -> Mapping[str, Tensor]:
+def weights(convolved: bool, dim: int = DIM, hidden: int = HIDDEN) -> Mapping[str, Tensor]:
     """By published name; each tensor has numbers of its own."""
     shapes = {
-        "self_attn.q_proj": (QUERIES * dim, HIDDEN), "self_attn.k_proj": (KV * dim, HIDDEN),
-        "self_attn.v_proj": (KV * dim, HIDDEN), "self_attn.o_proj": (HIDDEN, QUERIES * dim),
-        "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN), "mlp.down_proj": (HIDDEN, INNER),
-        "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
+        "self_attn.q_proj": (QUERIES * dim, hidden), "self_attn.k_proj": (KV * dim, hidden),
+        "self_attn.v_proj": (KV * dim, hidden), "self_attn.o_proj": (hidden, QUERIES * dim),
+        "mlp.gate_proj": (INNER, hidden), "mlp.up_proj": (INNER, hidden), "mlp.down_proj": (hidden, INNER),
+        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
         "self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,),
     }  # fmt: skip
     if convolved:
-        shapes |= {f"{name}.kernel_projection": (2 * TAPS * GROUPS, HIDDEN) for name in ("attention_conv", "mlp_conv")}
-    made = {"norm.weight": 1 + drawn(7, HIDDEN) / 4}
+        shapes |= {f"{name}.kernel_projection": (2 * TAPS * GROUPS, hidden) for name in ("attention_conv", "mlp_conv")}
+    made = {"norm.weight": 1 + drawn(7, hidden) / 4}
     for layer in range(len(SEATS)):
         for place, (name, shape) in enumerate(shapes.items()):
             made[f"layers.{layer}.{name}.weight"] = drawn(100 * layer + place, *shape) / 4 + ("norm" in name)
         for name in ("attention_conv", "mlp_conv") if convolved else ():
-            made[f"layers.{layer}.{name}.base_kernel"] = drawn(len(name) + layer, 2, TAPS, HIDDEN)
+            made[f"layers.{layer}.{name}.base_kernel"] = drawn(len(name) + layer, 2, TAPS, hidden)
     return made
 
 
@@ -68,8 +68,8 @@ def stores(numerics: Numerics, dim: int = DIM, positions: int = 40) -> list[Stor
     return made
 
 
-def held(convolved: bool, keep: bool, numerics: Numerics, dim: int = DIM) -> Decoder:
-    tensors = Rounded(weights(convolved, dim), numerics, CPU)
+def held(convolved: bool, keep: bool, numerics: Numerics, dim: int = DIM, hidden: int = HIDDEN) -> Decoder:
+    tensors = Rounded(weights(convolved, dim, hidden), numerics, CPU)
     layers = [LayerWeights.take(tensors, f"layers.{layer}.", convolved) for layer in range(len(SEATS))]
     return decoder(layers, tensors["norm.weight"], SEATS, keep, 1e-5, numerics)
 
@@ -132,6 +132,20 @@ def test_stages_in_the_tasks_of_products_have_the_bits_of_stages_after_them(
     assert torch.equal(together.hidden, apart.hidden)
     assert torch.equal(together.features, apart.features)
     check_same(whole, parted)
+
+
+@pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
+def test_a_task_that_ends_amid_a_block_convolves_its_own_channels(numerics: Numerics) -> None:
+    """The last of two tasks has 20 channels in 2 blocks of 16: what lies behind them are the next row's first ones."""
+    hidden = 276
+    made = held(True, True, numerics, hidden=hidden)
+    turns, spans = rope.Turns(10000.0, DIM, numerics, CPU), Spans(LANES, STARTS, COUNTS, CPU)
+    turns.reserve(64)
+    x = numerics.activation(drawn(3, sum(COUNTS), hidden))
+    together = made(x, stores(numerics), turns, spans, (0, 1), "all")
+    apart = Decoder.__call__(made, x, stores(numerics), turns, spans, (0, 1), "all")
+    assert torch.equal(together.features, apart.features)
+    assert torch.equal(together.hidden, apart.hidden)
 
 
 @pytest.mark.parametrize("staged", [True, False])

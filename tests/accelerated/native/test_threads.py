@@ -15,9 +15,13 @@ from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.attention import Seat, Spans, Store
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.linear.native import PackedWeight
-from dflash_accelerated.ops.materialize import ContextWeights, materializer
+from dflash_accelerated.ops.materialize import ContextWeights, Materializer, materializer
 from dflash_accelerated.ops.rope import Turns
+from dflash_accelerated.ops.rows import RowRange
 from dflash_spec.registry import load_profile
+
+from tests.accelerated.native.test_decoder import held, stores
+from tests.accelerated.native.test_kept import ends, turns
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
 
@@ -32,9 +36,9 @@ def test_two_threads_on_one_engine_get_what_each_gets_alone(random_pair2: Path, 
     assert together == alone
 
 
-def test_two_threads_on_one_context_get_their_own_rows() -> None:
-    """Calls of different lengths, each long enough for the other thread to come in between."""
-    numerics, hidden, heads, dim = Numerics.of(load_profile("zlab"), torch.bfloat16, "native"), 256, 2, 64
+def context(numerics: Numerics) -> tuple[Materializer, Store, Turns, dict[int, torch.Tensor]]:
+    """A context, two lanes of slots, their tables, and rows of each: so many that other threads come in between."""
+    hidden, heads, dim = 256, 2, 64
     numbers = torch.Generator().manual_seed(1)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -44,19 +48,59 @@ def test_two_threads_on_one_context_get_their_own_rows() -> None:
         Product([drawn(hidden, 2 * hidden)], numerics), drawn(hidden),
         Product([drawn(2 * heads * dim, hidden)], numerics), drawn(1, dim),
     )  # fmt: skip
-    made = materializer(weights, [Seat(0, 0, 0, True)], True, 1e-5, numerics)
     shape, turns = (2, 1, heads, 400, dim), Turns(10000.0, dim, numerics, torch.device("cpu"))
     store = Store(torch.zeros(shape).bfloat16(), torch.zeros(shape).bfloat16(), 400)
     turns.reserve(400)
     rows = {lane: drawn(count, 2 * hidden) for lane, count in ((0, 310), (1, 47))}
+    return materializer(weights, [Seat(0, 0, 0, True)], True, 1e-5, numerics), store, turns, rows
+
+
+BF16 = Numerics.of(load_profile("zlab"), torch.bfloat16, "native")
+
+
+def test_two_threads_on_one_context_get_their_own_rows() -> None:
+    """Calls of different lengths, each long enough for the other thread to come in between."""
+    made, store, table, rows = context(BF16)
 
     def run(lane: int) -> torch.Tensor:
-        return made(rows[lane], [store], turns, Spans([lane], [0], [len(rows[lane])], torch.device("cpu")))
+        return made(rows[lane], [store], table, Spans([lane], [0], [len(rows[lane])], torch.device("cpu")))
 
     alone = [run(lane) for lane in (0, 1)]
     with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(run, [0, 1] * 60))
     assert all(torch.equal(found, alone[at % 2]) for at, found in enumerate(together))
+
+
+def test_two_threads_that_have_rows_taken_fill_their_own_slots() -> None:
+    """Rows that lie apart, and so are gathered in one room."""
+    made, store, table, rows = context(BF16)
+
+    def run(lane: int) -> torch.Tensor:
+        count = len(rows[lane])
+        parts = [RowRange(rows[lane], count // 2, count - count // 2), RowRange(rows[lane], 0, count // 2)]
+        store.keys[lane] = 0
+        made.take(parts, [store], table, Spans([lane], [0], [count], torch.device("cpu")))
+        return store.keys[lane].clone()
+
+    alone = [run(lane) for lane in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(lambda lane: [run(lane) for _ in range(60)], (0, 1)))
+    assert all(torch.equal(found, alone[lane]) for lane in (0, 1) for found in together[lane])
+
+
+def test_two_threads_that_ask_for_the_best_ids_get_their_own() -> None:
+    made, vocabulary, table = held(False, True, BF16), ends(BF16), turns(BF16)
+    given = {lane: [(13 * at + 5 * lane) % 71 for at in range(count)] for lane, count in ((0, 30), (1, 3))}
+
+    def run(lane: int) -> list[int]:
+        own = Spans([lane], [0], [len(given[lane])], torch.device("cpu"))
+        return made.best(given[lane], vocabulary, caches[lane], table, own, "all")
+
+    caches = [stores(BF16), stores(BF16)]
+    alone = [run(lane) for lane in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(lambda lane: [run(lane) for _ in range(400)], (0, 1)))
+    assert all(found == alone[lane] for lane in (0, 1) for found in together[lane])
 
 
 @pytest.mark.parametrize("rows", [1, 20, 300])
