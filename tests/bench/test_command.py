@@ -11,11 +11,14 @@ import pytest
 import torch
 from dflash_accelerated import Engine
 from dflash_accelerated.native import available
-from dflash_vectors.bench import ours, pairs
+from dflash_vectors.bench import machine, ours, pairs
+from dflash_vectors.bench.figures import Figure, Report
 from dflash_vectors.bench.harness import Clock, Plan
 from dflash_vectors.bench.peer import Peer
 from dflash_vectors.bench.products import Bare
+from dflash_vectors.commands import benching
 from dflash_vectors.commands.bench import main
+from dflash_vectors.commands.bench_options import parsed
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,6 +85,16 @@ def test_a_pair_on_disk_is_measured_without_a_peer(
         (["--pair", "a", "--target", "b", "--draft", "c"], "one of them"),
         (["--pair", "a", "--backend", "dflash"], "a pair on disk says itself"),
         (["--plot", "a.png"], "ends in .svg"),
+        (
+            ["--plot", "a.svg", "--only", "prefill,memory"],
+            "--plot: prefill,memory: nothing here has a chart; step, round",
+        ),
+        (
+            ["--plot", "a.svg", "--only", "batch", "--batch", "2,4"],
+            "--plot: batch: nothing here has a chart; step, round",
+        ),
+        (["--strict", "--quick"], "--strict: only the planted pair at full size has targets"),
+        (["--strict", "--pair", "a"], "--strict: only the planted pair at full size has targets"),
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +122,30 @@ def test_what_cannot_be_measured_ends_with_2_and_a_reason(
     assert out == ""
     assert err.startswith("dflash-bench: ")
     assert told in err
+
+
+@pytest.mark.parametrize("part", ["step", "round", "slope", "speedup", "batch"])
+def test_what_has_a_chart_can_be_drawn(part: str) -> None:
+    assert parsed(["--plot", "a.svg", "--only", part]).only == (part,)
+
+
+@pytest.mark.parametrize(("interrupted", "code"), [(True, 130), (False, 2)])
+def test_no_empty_chart_is_drawn_and_the_rest_is_printed(
+    interrupted: bool, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report(machine.described(1, torch.device("cpu"), "torch") | {"pairs": []}, interrupted=interrupted)
+    assert benching._tell(report, parsed(["--plot", str(tmp_path / "a.svg")])) == code
+    printed = capsys.readouterr()
+    assert printed.err == "dflash-bench: nothing was measured that has a chart, so none is drawn\n"
+    assert "1 thread of" in printed.out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("took", "code"), [(0.0, 2), (0.5, 0), (0.6, 1)])
+def test_strict_fails_where_a_target_is_missed_or_nothing_has_one(took: float, code: int) -> None:
+    figures = [Figure("step", "dflash", 256, 1, {"engine": [took], "peer": [1.0]})] if took else []
+    report = Report(machine.described(1, torch.device("cpu"), "torch") | {"pairs": []}, figures)
+    assert benching._tell(report, parsed(["--strict"])) == code
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -4,6 +4,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from dflash_spec.errors import OutputError
 from dflash_vectors.bench import picture, report
 from dflash_vectors.bench.figures import BARE, OURS, PEER, Figure, Level, Local, Memory, Report, Slope, Speedup
 from dflash_vectors.bench.slope import seen
@@ -97,12 +98,17 @@ def test_the_record_is_json() -> None:
     assert told["speedup"][0]["levels"][1]["counts"] == {"0": 2, "3": 1, "15": 1}
 
 
-@pytest.mark.parametrize("made", [whole(), Report(MACHINE)], ids=["whole", "empty"])
-def test_the_drawing_is_svg_whose_marks_lie_inside(made: Report) -> None:
-    root = ElementTree.fromstring(picture.svg(made))
+def test_the_drawing_is_svg_whose_marks_lie_inside() -> None:
+    root = ElementTree.fromstring(picture.svg(whole()))
     width, height = float(root.get("width", 0)), float(root.get("height", 0))
     circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
-    assert bool(circles) == bool(made.figures)
+    assert circles
     for circle in circles:
         assert 0 <= float(circle.get("cx", -1)) <= width
         assert 0 <= float(circle.get("cy", -1)) <= height
+
+
+def test_a_drawing_without_a_chart_is_refused() -> None:
+    made = Report(MACHINE, [figure("prefill", 256, {OURS: 1e-4}), figure("round", 256, {OURS: 0.1}, 8)])
+    with pytest.raises(OutputError, match="nothing was measured that has a chart"):
+        picture.svg(made)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from dflash_spec.errors import OutputError
+
 from dflash_vectors.bench.figures import BARE, OURS, PEER, Figure, Report, Speedup
 from dflash_vectors.bench.machine import several
 
@@ -14,14 +16,19 @@ Point = tuple[float, float]
 
 
 def svg(report: Report) -> str:
-    """A panel for every step and round of each backend, and one for each speed-up; two panels a row."""
+    """A panel for every step and round of each backend, and one for each speed-up; two panels a row.
+
+    Raises OutputError where nothing was measured that has a panel.
+    """
     groups: dict[tuple[str, str], list[Figure]] = {}
     for figure in report.figures:
         if figure.batch == 1 and figure.what in ("step", "round"):
             groups.setdefault((figure.backend, figure.what), []).append(figure)
     panels = [_times(name, figures) for name, figures in groups.items()]
     panels += [_speedup(each) for each in report.speedups]
-    rows = max(1, -(-len(panels) // 2))
+    if not panels:
+        raise OutputError("nothing was measured that has a chart, so none is drawn")
+    rows = -(-len(panels) // 2)
     width, height = 2 * (LEFT + WIDTH + 40), TOP + rows * (HEIGHT + GAP)
     told = f"{report.machine['processor']}, {several(report.machine['threads'], 'thread')}, BF16"
     parts = [

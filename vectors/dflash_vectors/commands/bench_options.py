@@ -14,6 +14,7 @@ __all__ = ["EXIT_INTERRUPTED", "PROGRAM", "parsed", "parser"]
 
 PROGRAM = "dflash-bench"
 PARTS = ("step", "round", "prefill", "batch", "slope", "memory", "speedup")
+CHARTED = {"step", "round", "slope", "speedup"}
 BACKENDS = ("dflash", "dflash2")
 KERNELS = ("auto", "torch", "native", "triton")
 MOST = 1 << 20
@@ -106,9 +107,10 @@ def parser() -> argparse.ArgumentParser:
     add("--prefill-chunk", type=_number, metavar="N", help="rows of a prompt that the engine reads at a time")
     add("--no-peer", action="store_true", help="leave the authors' package out")
     add("--quick", action="store_true", help="a tiny pair and few turns: whether the tool works, not how fast")
-    add("--strict", action="store_true", help="exit with 1 where a target is missed")
+    add("--strict", action="store_true", help="exit with 1 where a target is missed; they are the planted pair's, "
+        "at full size")  # fmt: skip
     add("--json", action="store_true", help="print one JSON object instead of the tables")
-    add("--plot", type=Path, metavar="FILE.svg", help="also draw it")
+    add("--plot", type=Path, metavar="FILE.svg", help="also draw steps, rounds and speed-up")
     return made
 
 
@@ -130,6 +132,15 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     for name, value in chosen.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    if options.strict and not options.judged:
+        made.error(
+            "--strict: only the planted pair at full size has targets; with --quick or a pair on disk it cannot fail"
+        )
+    alone = "batch" in options.only and 1 in options.batch
+    if options.plot is not None and not alone and not CHARTED & set(options.only):
+        made.error(
+            f"--plot: {','.join(options.only)}: nothing here has a chart; step, round, slope, speedup, a batch of 1 have"
+        )
     options.backend = options.backend or BACKENDS
     if options.pair is not None:
         options.target, options.draft = options.pair / "target", options.pair / "draft"

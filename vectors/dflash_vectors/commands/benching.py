@@ -103,24 +103,29 @@ def _pairs(options: argparse.Namespace, asked: Asked, scratch: Path) -> Iterator
 
 
 def _tell(made: Report, options: argparse.Namespace) -> int:
+    code = _code(made, options.strict)
     if options.plot is not None:
         try:
             write_file(options.plot, picture.svg(made))
         except OutputError as error:
             complain(error, PROGRAM)
-            return EXIT_UNUSABLE
+            code = code if made.interrupted else EXIT_UNUSABLE
     if options.json:
         text = json.dumps(made.record(), indent=1, allow_nan=False) + "\n"
     else:
         text = report.text(made, Style.of(sys.stdout))
-    missed = options.strict and any(not target.met for target in made.targets())
-    code = _code(made, missed)
     return printed(text, code, PROGRAM, "the figures are not printed")
 
 
-def _code(made: Report, missed: bool) -> int:
+def _code(made: Report, strict: bool) -> int:
     if made.interrupted:
         return EXIT_INTERRUPTED
     if made.failed:
         return EXIT_UNUSABLE
-    return EXIT_FAILED if missed else EXIT_PASSED
+    if not strict:
+        return EXIT_PASSED
+    targets = made.targets()
+    if not targets:
+        complain("--strict: nothing was measured that has a target", PROGRAM)
+        return EXIT_UNUSABLE
+    return EXIT_PASSED if all(target.met for target in targets) else EXIT_FAILED
