@@ -138,9 +138,8 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         )
     alone = "batch" in options.only and 1 in options.batch
     if options.plot is not None and not alone and not CHARTED & set(options.only):
-        made.error(
-            f"--plot: {','.join(options.only)}: nothing here has a chart; step, round, slope, speedup, a batch of 1 have"
-        )
+        asked = ",".join(options.only)
+        made.error(f"--plot: {asked}: nothing here has a chart; step, round, slope, speedup and a batch of 1 have one")
     options.backend = options.backend or BACKENDS
     if options.pair is not None:
         options.target, options.draft = options.pair / "target", options.pair / "draft"
