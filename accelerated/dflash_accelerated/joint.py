@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from dflash_accelerated.once import once
 from dflash_accelerated.ops.rows import RowRange, joined, parted
 from dflash_accelerated.protocols import ContextRows, Proposal, Recorder, Segment, SequenceState, TargetStep
 from dflash_accelerated.transfers import listed
@@ -29,7 +29,7 @@ class Joint(Sequence[Item]):
     def _made(self) -> Sequence[Item]:
         """The items."""
 
-    @cached_property
+    @once
     def _items(self) -> Sequence[Item]:
         return self._made()
 

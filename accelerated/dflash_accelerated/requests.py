@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ from dflash_spec.errors import RequestError
 from torch import Tensor
 
 from dflash_accelerated.masks import Grammar
+from dflash_accelerated.once import once
 from dflash_accelerated.ops.rows import RowRange
 from dflash_accelerated.protocols import Recorder, SequenceState
 from dflash_accelerated.settings import Sampling
@@ -66,12 +66,12 @@ class Request:
     stop_strings: tuple[bytes, ...] = ()
     show_stop: bool = False
 
-    @cached_property
+    @once
     def room(self) -> int:
         """How many tokens the capacity lets it emit: the last one is not processed."""
         return self.capacity - len(self.prompt) + 1
 
-    @cached_property
+    @once
     def budget(self) -> int:
         """How many tokens it may emit, by its own limit and by the room."""
         return min(self.max_new_tokens, self.room)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate
 from operator import add
 from typing import NamedTuple, NoReturn
@@ -12,6 +11,7 @@ import torch
 from dflash_spec.errors import StateError
 from torch import Tensor
 
+from dflash_accelerated.once import once
 from dflash_accelerated.transfers import listed
 
 
@@ -72,24 +72,24 @@ class Spans:
             first += count
         return numbers
 
-    @cached_property
+    @once
     def masks(self) -> dict[object, Tensor | None]:
         """Which layers share: they are made once in a forward."""
         return {}
 
-    @cached_property
+    @once
     def positions(self) -> Tensor:
         """Those of all rows, I64 [R]."""
         spans = zip(self.starts, self.counts, strict=True)
         own = [torch.arange(start, start + count, device=self.device) for start, count in spans]
         return own[0] if len(own) == 1 else torch.cat(own)
 
-    @cached_property
+    @once
     def places(self) -> Tensor:
         """The place I64 [R] of each row among its request's own."""
         return torch.cat([torch.arange(count, device=self.device) for count in self.counts])
 
-    @cached_property
+    @once
     def table(self) -> Tensor:
         """The same numbers on the device: I32 [B, 4]."""
         return listed(list(self), torch.int32, self.device)
