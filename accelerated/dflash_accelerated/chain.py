@@ -15,11 +15,11 @@ from torch import Tensor
 from dflash_accelerated import coins, masks, refusals, rounds, seams
 from dflash_accelerated.counts import TokenCounts
 from dflash_accelerated.decisions import Decision, Turn, decide, licensed
-from dflash_accelerated.images import Image, check_settled, left_to_feed
+from dflash_accelerated.images import Image, check_settled, kept, left_to_feed
 from dflash_accelerated.joint import Contexts, Proposals, Seen, Segments, Steps
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.rows import RowRange, gathered
-from dflash_accelerated.protocols import Block, Draft, KeptState, LogitRows, Proposal, SequenceState, Target
+from dflash_accelerated.protocols import Block, Draft, LogitRows, Proposal, SequenceState, Target
 from dflash_accelerated.requests import Outcome, Request, Round, RoundTrace, Running, StageLog
 from dflash_accelerated.settings import is_greedy
 from dflash_accelerated.timing import Clock
@@ -392,10 +392,3 @@ def commit(running: Running, step: Seen, licensed: Sequence[int], count: int) ->
         running.features = captured if before is None else RowRange.of(gathered((before, captured)))
     running.scores = rounds.continuation(step.logits, count, running.scores)
     return done
-
-
-def kept(state: SequenceState) -> KeptState:
-    """A state that can be kept. Raises StateError for one of an adapter that does not know how."""
-    if not isinstance(state, KeptState):
-        raise StateError(f"a {type(state).__name__}, expected a state with view and load, to be kept")
-    return state

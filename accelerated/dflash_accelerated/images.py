@@ -12,6 +12,7 @@ from dflash_spec.errors import StateError
 from torch import Tensor
 
 from dflash_accelerated.lanes import Snapshot
+from dflash_accelerated.protocols import KeptState, SequenceState
 
 _GENERATIONS = count(1)
 
@@ -135,3 +136,10 @@ def left_to_feed(prompt: Sequence[int], tokens: Sequence[int], target_rows: int,
             f"a prompt of {len(prompt)} tokens parts at {at} from the image's {start}, expected all of them"
         )
     return start
+
+
+def kept(state: SequenceState) -> KeptState:
+    """A state that can be kept. Raises StateError for one of an adapter that does not know how."""
+    if not isinstance(state, KeptState):
+        raise StateError(f"a {type(state).__name__}, expected a state with view and load, to be kept")
+    return state

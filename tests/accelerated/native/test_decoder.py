@@ -2,76 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
-from dflash_accelerated.layers import LayerWeights, Rounded
+from dflash_accelerated.layers import Rounded
 from dflash_accelerated.native import available
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
-from dflash_accelerated.ops.attention import Seat, Spans, Store
-from dflash_accelerated.ops.decoder import Decoder, Wanted, decoder
-from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.ops.materialize import ContextWeights, Materializer, materializer
-from dflash_spec.registry import load_profile
-from torch import Tensor
+from dflash_accelerated.ops.attention import Spans
+from dflash_accelerated.ops.decoder import Decoder, Wanted
+from dflash_accelerated.ops.materialize import Materializer
+
+from tests.accelerated.native.toy import (
+    COUNTS,
+    CPU,
+    DIM,
+    HIDDEN,
+    LANES,
+    SENSES,
+    STARTS,
+    check_same,
+    context,
+    drawn,
+    held,
+    stores,
+)
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
-
-CPU = torch.device("cpu")
-HIDDEN, QUERIES, KV, DIM, INNER, TAPS, GROUPS = 36, 6, 2, 10, 53, 2, 3
-SENSES = {
-    "ninfer": Numerics.of(load_profile("ninfer"), None, "native"),
-    "zlab": Numerics.of(load_profile("zlab"), None, "native"),
-    "zlab-bf16": Numerics.of(load_profile("zlab"), torch.bfloat16, "native"),
-}
-SEATS = [Seat(0, 0, 0, True), Seat(1, 0, 9, True), Seat(1, 1, 9, False)]
-LANES, STARTS, COUNTS = [2, 0, 1], [23, 0, 6], [5, 3, 1]
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def weights(convolved: bool, dim: int = DIM, hidden: int = HIDDEN) -> Mapping[str, Tensor]:
-    """By published name; each tensor has numbers of its own."""
-    shapes = {
-        "self_attn.q_proj": (QUERIES * dim, hidden), "self_attn.k_proj": (KV * dim, hidden),
-        "self_attn.v_proj": (KV * dim, hidden), "self_attn.o_proj": (hidden, QUERIES * dim),
-        "mlp.gate_proj": (INNER, hidden), "mlp.up_proj": (INNER, hidden), "mlp.down_proj": (hidden, INNER),
-        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
-        "self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,),
-    }  # fmt: skip
-    if convolved:
-        shapes |= {f"{name}.kernel_projection": (2 * TAPS * GROUPS, hidden) for name in ("attention_conv", "mlp_conv")}
-    made = {"norm.weight": 1 + drawn(7, hidden) / 4}
-    for layer in range(len(SEATS)):
-        for place, (name, shape) in enumerate(shapes.items()):
-            made[f"layers.{layer}.{name}.weight"] = drawn(100 * layer + place, *shape) / 4 + ("norm" in name)
-        for name in ("attention_conv", "mlp_conv") if convolved else ():
-            made[f"layers.{layer}.{name}.base_kernel"] = drawn(len(name) + layer, 2, TAPS, hidden)
-    return made
-
-
-def stores(numerics: Numerics, dim: int = DIM, positions: int = 40) -> list[Store]:
-    """A cache of so many positions, and rings of nine; NaN in slots that no row may see."""
-    made = []
-    for seed, slots, layers in ((1, positions, 1), (2, 9, 2)):
-        shape = (3, layers, KV, slots + 5, dim)
-        keys, values = drawn(seed, *shape).to(numerics.act), drawn(seed + 5, *shape).to(numerics.value)
-        for lane, start in zip(LANES, STARTS, strict=True):
-            for held in (keys, values):
-                held[lane, :, :, min(start, slots) :] = torch.nan
-        made.append(Store(keys, values, slots))
-    return made
-
-
-def held(convolved: bool, keep: bool, numerics: Numerics, dim: int = DIM, hidden: int = HIDDEN) -> Decoder:
-    tensors = Rounded(weights(convolved, dim, hidden), numerics, CPU)
-    layers = [LayerWeights.take(tensors, f"layers.{layer}.", convolved) for layer in range(len(SEATS))]
-    return decoder(layers, tensors["norm.weight"], SEATS, keep, 1e-5, numerics)
 
 
 @pytest.fixture
@@ -80,14 +38,6 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-def check_same(whole: list[Store], parted: list[Store]) -> None:
-    """Bit for bit, NaN too."""
-    for one, other in zip(whole, parted, strict=True):
-        for part in ("keys", "values"):
-            bits: Any = [getattr(store, part).contiguous().view(torch.uint8) for store in (one, other)]
-            assert torch.equal(*bits)
 
 
 @pytest.mark.parametrize(("taps", "wanted"), [((), "proposing"), ((1,), "last"), ((2, 0, 1), "all"), ((0,), "none")])
@@ -151,13 +101,7 @@ def test_a_task_that_ends_amid_a_block_convolves_its_own_channels(numerics: Nume
 @pytest.mark.parametrize("staged", [True, False])
 @pytest.mark.parametrize("numerics", SENSES.values(), ids=SENSES)
 def test_a_context_in_one_call_has_the_bits_of_the_ops_one_by_one(numerics: Numerics, staged: bool) -> None:
-    layers = len(SEATS)
-    weights = ContextWeights(
-        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
-        Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
-        numerics.weight(1 + drawn(4, layers, DIM) / 4),
-    )  # fmt: skip
-    made = materializer(weights, SEATS, staged, 1e-5, numerics)
+    made = context(numerics, staged)
     turns, spans = rope.Turns(10000.0, DIM, numerics, CPU), Spans(LANES, STARTS, [5, 13, 1], CPU)
     turns.reserve(64)
     features = numerics.activation(drawn(5, 19, 2 * HIDDEN))

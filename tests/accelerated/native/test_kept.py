@@ -8,44 +8,31 @@ from collections.abc import Callable
 import pytest
 import torch
 from dflash_accelerated.native import available, empty
-from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import rope
 from dflash_accelerated.ops.attention import Spans
 from dflash_accelerated.ops.decoder import Decoder, Ends, Scored
-from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.ops.materialize import ContextWeights, Materializer, materializer
 from dflash_accelerated.ops.rows import RowRange
 
-from tests.accelerated.native.test_decoder import (
+from tests.accelerated.native.toy import (
     COUNTS,
     CPU,
-    DIM,
     HIDDEN,
-    KV,
     LANES,
-    SEATS,
     SENSES,
     STARTS,
     check_same,
+    context,
     drawn,
+    ends,
     held,
+    spans,
     stores,
-)  # fmt: skip
+    turns,
+)
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
 
 IDS = [3, 12, 0, 5, 9, 22, 1, 7, 4]
-
-
-def ends(numerics: Numerics, known: int = 71, public: int = 67) -> Ends:
-    table = numerics.activation(drawn(8 * known, known, HIDDEN))
-    return Ends(table, Product([numerics.weight(drawn(9 * known, known, HIDDEN))], numerics), public)
-
-
-def turns(numerics: Numerics, theta: float = 10000.0) -> rope.Turns:
-    made = rope.Turns(theta, DIM, numerics, CPU)
-    made.reserve(64)
-    return made
 
 
 def grown(table: rope.Turns) -> None:
@@ -54,20 +41,6 @@ def grown(table: rope.Turns) -> None:
     assert table.reach(65)
     for part in before:
         part.fill_(torch.nan)
-
-
-def spans() -> Spans:
-    return Spans(LANES, STARTS, COUNTS, CPU)
-
-
-def context(numerics: Numerics) -> Materializer:
-    layers = len(SEATS)
-    weights = ContextWeights(
-        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
-        Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
-        numerics.weight(1 + drawn(4, layers, DIM) / 4),
-    )  # fmt: skip
-    return materializer(weights, SEATS, True, 1e-5, numerics)
 
 
 def guarded(held: list[tuple[int, torch.Tensor]]) -> Callable[..., torch.Tensor]:

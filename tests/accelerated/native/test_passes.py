@@ -10,59 +10,33 @@ import pytest
 import torch
 from dflash_accelerated.native import available
 from dflash_accelerated.numerics import Numerics
-from dflash_accelerated.ops import head, rope
+from dflash_accelerated.ops import head
 from dflash_accelerated.ops.attention import Spans
 from dflash_accelerated.ops.decoder import Decoder, Ends, Wanted
 from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.ops.materialize import ContextWeights, Materializer, materializer
 from dflash_accelerated.ops.rows import RowRange
 from dflash_spec.errors import TensorError
 
-from tests.accelerated.native.test_decoder import (
-    COUNTS,
+from tests.accelerated.native.toy import (
     CPU,
-    DIM,
     HIDDEN,
-    KV,
     LANES,
-    SEATS,
     SENSES,
     STARTS,
     check_same,
+    context,
     drawn,
+    ends,
     held,
+    spans,
     stores,
-)  # fmt: skip
+    turns,
+)
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
 
 KNOWN, PUBLIC = 71, 67
 IDS = [3, 70, 0, 12, 12, 66, 9, 41, 5]
-
-
-def ends(numerics: Numerics) -> Ends:
-    table = numerics.activation(drawn(8, KNOWN, HIDDEN))
-    return Ends(table, Product([numerics.weight(drawn(9, KNOWN, HIDDEN))], numerics), PUBLIC)
-
-
-def turns(numerics: Numerics) -> rope.Turns:
-    made = rope.Turns(10000.0, DIM, numerics, CPU)
-    made.reserve(64)
-    return made
-
-
-def spans() -> Spans:
-    return Spans(LANES, STARTS, COUNTS, CPU)
-
-
-def context(numerics: Numerics) -> Materializer:
-    layers = len(SEATS)
-    weights = ContextWeights(
-        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
-        Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
-        numerics.weight(1 + drawn(4, layers, DIM) / 4),
-    )  # fmt: skip
-    return materializer(weights, SEATS, True, 1e-5, numerics)
 
 
 @pytest.mark.parametrize(("taps", "wanted"), [((), "proposing"), ((1,), "last"), ((2, 0, 1), "all"), ((0,), "none")])

@@ -20,8 +20,7 @@ from dflash_accelerated.ops.rope import Turns
 from dflash_accelerated.ops.rows import RowRange
 from dflash_spec.registry import load_profile
 
-from tests.accelerated.native.test_decoder import held, stores
-from tests.accelerated.native.test_kept import ends, turns
+from tests.accelerated.native.toy import ends, held, stores, turns
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
 
