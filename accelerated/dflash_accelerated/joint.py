@@ -176,5 +176,9 @@ class Proposals(Joint[Proposal]):
         """The joint form of proposals; for their tokens the host waits once."""
         counts = [each.tokens.shape[0] for each in given]
         ids = torch.cat([each.tokens for each in given]).tolist() if any(counts) else []
-        return Proposals([ids[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)],
-                         lambda: given)  # fmt: skip
+        return Proposals(cut(ids, counts), lambda: given)
+
+
+def cut(ids: list[int], counts: Sequence[int]) -> list[list[int]]:
+    """The ids of each request, `counts` of each."""
+    return [ids[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]

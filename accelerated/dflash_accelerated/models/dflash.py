@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Protocol, cast
 
 import torch
@@ -12,7 +11,7 @@ from dflash_spec.config import DraftConfig
 from torch import Tensor
 
 from dflash_accelerated.graphs import Graphs, Profiles, Room, Tensors
-from dflash_accelerated.joint import Contexts, Proposals
+from dflash_accelerated.joint import Contexts, Proposals, cut
 from dflash_accelerated.layers import LayerWeights, Rounded
 from dflash_accelerated.memory import KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
@@ -188,7 +187,7 @@ class DFlashDraft:
         ends = None if graphs or recorded else self._ends(blocks, vocabulary)
         if ends:
             best = self._decoder.best(ids, ends, self._stores, self._turns, spans, "proposing")
-            return Proposals.certain(_split(best, [count - 1 for count in counts]), self.device)
+            return Proposals.certain(cut(best, [count - 1 for count in counts]), self.device)
         inputs = [listed(ids, torch.int64, self.device), *self._controls(blocks, counts)]
         if graphs and graphs.fits(counts) and not recorded:
             found = graphs.run(id(vocabulary), spans, counts, inputs, partial(self._forward, vocabulary, ()))
@@ -269,8 +268,3 @@ def record(blocks: Sequence[Block], stage: str, rows: Tensor, counts: Sequence[i
         for block, own in zip(blocks, torch.split(rows, list(counts)), strict=True):
             if block.record:
                 block.record(stage, own)
-
-
-def _split(ids: list[int], counts: Sequence[int]) -> list[list[int]]:
-    """The ids of each block."""
-    return [ids[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
