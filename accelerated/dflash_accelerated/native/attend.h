@@ -148,6 +148,8 @@ static void keep_rows(const struct attention *a) {
     }
 }
 
+_Static_assert(SWEEP / 2 + SWEEP <= 2 * TILE, "a step of tiles has its values in the room of columns and values");
+
 /* Lays the work out in its workspace; returns how many bytes that are, however long the contexts are. */
 static int64_t lay_out_work(const struct attention *a, struct attention_job *j) {
     *j = (struct attention_job){.a = *a, .padded = above(a->dim, LANES), .rooms = a->workspace};
