@@ -175,7 +175,8 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "taps", "layers", "hidden"), [("dflash", (5, 3, 1), 8, 128), ("dflash2", (6,), 8, 128)]
+    ("backend", "taps", "layers", "hidden"),
+    [("dflash", (5, 3, 1), 8, 128), ("dflash", (10,), 12, 72), ("dflash2", (6,), 8, 128), ("dflash2", (10,), 12, 72)],
 )
 def test_a_deep_target_hides_neither_plan_nor_positions(
     backend: str, taps: tuple[int, ...], layers: int, hidden: int

@@ -134,9 +134,10 @@ def _draft(key: str, options: Options, words: Vocabulary, target_norm: Array) ->
     hidden, tapped = options.hidden, options.flag + 1
     fc = inputs.weights(f"{key}/fc", (hidden, len(options.taps) * hidden), "F32", GAIN / 8)
     diagonal = np.arange(tapped)
-    # A DFlash2 draft leans on the lower layer, whose rows are nearer to the codes: its unary scores are a close race.
-    for slot, tap in enumerate(options.taps):
-        fc[diagonal, slot * hidden + diagonal] += 1.0 / ((tap if options.second else slot) + 1)
+    # A DFlash2 draft leans on its lowest tap, whose rows are nearest to the codes: its unary scores are a close race.
+    slots = np.argsort(options.taps, kind="stable") if options.second else range(len(options.taps))
+    for place, slot in enumerate(slots):
+        fc[diagonal, slot * hidden + diagonal] += 1.0 / (place + 1)
     norm = inputs.norm_weights(f"{key}/norm", (hidden,), "F32")
     context_norm = inputs.norm_weights(f"{key}/hidden_norm", (hidden,), "F32")
     tensors = {"fc.weight": fc, "hidden_norm.weight": context_norm, "norm.weight": norm}
