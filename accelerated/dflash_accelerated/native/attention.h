@@ -78,14 +78,14 @@ static void see(const struct attention_job *j, const struct item *item, struct s
     }
 }
 
-/* 16 rows of keys into columns `to` [dim, TILE]: FP32, channel by channel. */
+/* LANES rows of keys into columns `to` [dim, TILE]: FP32, channel by channel. */
 static void turn_keys(const void *const *rows, int type, int64_t dim, float *to) {
     int64_t each = type == F32 ? LANES : 2 * LANES, channel = 0;
     for (; channel + each <= dim; channel += each) {
-        words x[16];
-        for (int i = 0; i < 16; i++) memcpy(&x[i], at(rows[i], channel, type), sizeof x[i]);
+        words x[LANES];
+        for (int i = 0; i < LANES; i++) memcpy(&x[i], at(rows[i], channel, type), sizeof x[i]);
         transpose(x);
-        for (int i = 0; i < 16; i++) {
+        for (int i = 0; i < LANES; i++) {
             if (type == F32) memcpy(to + (channel + i) * TILE, &x[i], sizeof x[i]);
             else {
                 words even = x[i] << 16, odd = x[i] & 0xffff0000; /* a word holds two BF16 channels */
@@ -95,7 +95,7 @@ static void turn_keys(const void *const *rows, int type, int64_t dim, float *to)
         }
     }
     for (; channel < dim; channel++)
-        for (int i = 0; i < 16; i++) to[channel * TILE + i] = load_one(rows[i], channel, type);
+        for (int i = 0; i < LANES; i++) to[channel * TILE + i] = load_one(rows[i], channel, type);
 }
 
 /* Asks for a later key and value: `ahead` bytes on, `bytes` of each. It is only a hint. */
@@ -145,30 +145,37 @@ static void fill_tile(const struct attention_job *j, const struct item *item, in
     }
     for (int64_t i = 0; i < TILE; i++)
         if (i < low - tile || i >= high - tile) keys[i] = keys[low - tile];
-    for (int64_t i = (low - tile) / 16 * 16; i < high - tile; i += 16) turn_keys(keys + i, a->act, a->dim, columns + i);
+    for (int64_t i = (low - tile) / LANES * LANES; i < high - tile; i += LANES)
+        turn_keys(keys + i, a->act, a->dim, columns + i);
 }
+
+/* Vectors of keys or of channels whose sums 4 lines keep in registers at once. */
+enum { ABREAST_PARTS = LANES == 8 ? 2 : 4, TILE_PARTS = TILE / LANES };
 
 /* Scores [4, TILE] of 4 lines: q [4, dim] times columns [dim, TILE], each a chain over the channels. */
 INLINE void score(const float *q, const float *columns, int64_t dim, float *scores) {
-    vec sums[4][4] = {{{0}}};
-    for (int64_t channel = 0; channel < dim; channel++) {
-        vec key[4];
-        for (int i = 0; i < 4; i++) key[i] = load(columns, channel * TILE + i * LANES, F32);
+    for (int64_t first = 0; first < TILE; first += ABREAST_PARTS * LANES) {
+        vec sums[4][ABREAST_PARTS] = {{{0}}};
+        for (int64_t channel = 0; channel < dim; channel++) {
+            vec key[ABREAST_PARTS];
+            for (int i = 0; i < ABREAST_PARTS; i++) key[i] = load(columns, channel * TILE + first + i * LANES, F32);
+            for (int line = 0; line < 4; line++)
+                for (int i = 0; i < ABREAST_PARTS; i++)
+                    sums[line][i] = fused(every(q[line * dim + channel]), key[i], sums[line][i]);
+        }
         for (int line = 0; line < 4; line++)
-            for (int i = 0; i < 4; i++) sums[line][i] = fused(every(q[line * dim + channel]), key[i], sums[line][i]);
+            for (int i = 0; i < ABREAST_PARTS; i++) store(scores, line * TILE + first + i * LANES, F32, sums[line][i]);
     }
-    for (int line = 0; line < 4; line++)
-        for (int i = 0; i < 4; i++) store(scores, line * TILE + i * LANES, F32, sums[line][i]);
 }
 
 /* total += weights · values over the tile's rows [low, high), for `lines` lines and `parts` vectors of channels. */
 INLINE void mix(int lines, int parts, const float *weights, const float *values, int64_t low, int64_t high,
                 float *total, int64_t padded) {
-    vec sums[4][4];
+    vec sums[4][ABREAST_PARTS];
     for (int line = 0; line < lines; line++)
         for (int i = 0; i < parts; i++) sums[line][i] = load(total, line * padded + i * LANES, F32);
     for (int64_t key = low; key < high; key++) {
-        vec value[4];
+        vec value[ABREAST_PARTS];
         for (int i = 0; i < parts; i++) value[i] = load(values, key * padded + i * LANES, F32);
         for (int line = 0; line < lines; line++)
             for (int i = 0; i < parts; i++)
@@ -180,8 +187,8 @@ INLINE void mix(int lines, int parts, const float *weights, const float *values,
 
 INLINE void mix_all(int lines, const float *weights, const float *values, int64_t low, int64_t high, float *total,
                     int64_t padded) {
-    int64_t i = 0;
-    for (; i + 4 * LANES <= padded; i += 4 * LANES) mix(lines, 4, weights, values + i, low, high, total + i, padded);
+    int64_t i = 0, each = ABREAST_PARTS * LANES;
+    for (; i + each <= padded; i += each) mix(lines, ABREAST_PARTS, weights, values + i, low, high, total + i, padded);
     for (; i < padded; i += LANES) mix(lines, 1, weights, values + i, low, high, total + i, padded);
 }
 
@@ -190,16 +197,18 @@ INLINE void weigh(float *scores, int64_t low, int64_t high, float scale, float *
                   int64_t padded) {
     for (int64_t i = 0; i < low; i++) scores[i] = -INFINITY;
     for (int64_t i = high; i < TILE; i++) scores[i] = -INFINITY;
-    vec x[4], tops;
-    for (int i = 0; i < 4; i++) x[i] = load(scores, i * LANES, F32) * scale;
-    tops = larger(larger(x[0], x[1]), larger(x[2], x[3]));
+    vec tops = every(-INFINITY), sums[PARTS];
+    for (int i = 0; i < TILE_PARTS; i++) tops = larger(load(scores, i * LANES, F32) * scale, tops);
     float top = lanes_most(tops), higher = top > *peak ? top : *peak;
-    for (int i = 0; i < 4; i++) {
-        x[i] = exponential(x[i] - higher);
-        store(scores, i * LANES, F32, x[i]);
+    for (int i = 0; i < PARTS; i++) {
+        vec x[TILE / SUMS];
+        for (int k = 0; k < TILE / SUMS; k++) x[k] = load(scores, k * SUMS + i * LANES, F32) * scale - higher;
+        exponential_of_each(x, TILE / SUMS);
+        for (int k = 0; k < TILE / SUMS; k++) store(scores, k * SUMS + i * LANES, F32, x[k]);
+        sums[i] = (x[0] + x[1]) + (x[2] + x[3]);
     }
     float shrink = higher == *peak ? 1.0f : exponential(every(*peak - higher))[0];
-    *sum = *sum * shrink + lanes_sum((x[0] + x[1]) + (x[2] + x[3]));
+    *sum = *sum * shrink + lanes_sum(sums);
     *peak = higher;
     if (shrink != 1.0f)
         for (int64_t i = 0; i < padded; i += LANES) store(total, i, F32, load(total, i, F32) * shrink);
@@ -283,7 +292,9 @@ static void finish_lines(const struct attention_job *j, const struct item *item,
         float *total = total_of(state) + line * j->padded, sum = sum_of(state)[line];
         for (int64_t i = 0; i < a->dim; i += LANES) {
             vec x = load(total, i, F32);
+#if PAIRS_AT_HAND
             if (j->pairs) x = unlaced(load(total, i / 32 * 32, F32), load(total, i / 32 * 32 + 16, F32), i % 32);
+#endif
             store_some(a->out, (row * a->query_heads + head) * a->dim + i, a->act, (x + 0.0f) / sum, a->dim - i);
         }
     }

@@ -140,7 +140,7 @@ static void finish_branch(const struct forward *f, const struct product *weight,
     struct conv_job conv = {s->branch, at(base, f->conv_taps * f->hidden, f->compute),
                             at(s->increments, side, f->compute), residual, s->places, out, f->rows, f->hidden,
                             f->conv_taps, f->groups, 2 * side, 0, f->compute, f->act, f->act};
-    struct next_stage convolving = {convolve_some, &conv, LANES, 1};
+    struct next_stage convolving = {convolve_some, &conv, OUTPUTS, 1};
     multiply_then(weight, branch, f->act, f->rows, NULL, 0, s->branch, f->compute, &convolving, f->threads);
 }
 

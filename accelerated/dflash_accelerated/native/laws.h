@@ -1,10 +1,17 @@
 /* Processed distributions, and draws from them. */
 
-typedef double doubles __attribute__((vector_size(128)));
+/* FP64 sums in SUMS lanes. */
+struct sums {
+    double lane[SUMS];
+};
 
-INLINE double doubles_sum(doubles x) {
+INLINE void add_doubles(struct sums *sums, int64_t i, vec x) {
+    for (int lane = 0; lane < LANES; lane++) sums->lane[i % SUMS + lane] += x[lane];
+}
+
+INLINE double doubles_sum(const struct sums *sums) {
     double sum = 0;
-    for (int i = 0; i < LANES; i++) sum += x[i];
+    for (int i = 0; i < SUMS; i++) sum += sums->lane[i];
     return sum;
 }
 
@@ -44,24 +51,24 @@ INLINE float weight_in(const struct row_law *r, int32_t order) {
 }
 
 static void weigh_all(struct row_law *r) {
-    doubles sums = {0};
+    struct sums sums = {{0}};
     for (int64_t i = 0; i < r->n; i += LANES) {
         store_some(r->weights, i, F32, weights_of(r, load_some(r->x, i, F32, r->n - i)), r->n - i);
-        sums += __builtin_convertvector(load_some(r->weights, i, F32, r->n - i), doubles);
+        add_doubles(&sums, i, load_some(r->weights, i, F32, r->n - i));
     }
-    r->mass = doubles_sum(sums);
+    r->mass = doubles_sum(&sums);
 }
 
 /* How many columns rank above `order`, or (by mass) the sum of their weights. */
 static double above_order(const struct row_law *r, int32_t order, int by_mass) {
     ints column = COLUMNS;
-    doubles sums = {0};
+    struct sums sums = {{0}};
     for (int64_t i = 0; i < r->n; i += LANES, column += LANES) {
         ints met = (orders(load_some(r->x, i, F32, r->n - i)) > order) & (column < (int32_t)r->n);
         vec each = by_mass ? load_some(r->weights, i, F32, r->n - i) : every(1);
-        sums += __builtin_convertvector(chosen(met, each, every(0)), doubles);
+        add_doubles(&sums, i, chosen(met, each, every(0)));
     }
-    return doubles_sum(sums);
+    return doubles_sum(&sums);
 }
 
 /* The fewest best columns whose number, or mass, is at least `wanted`, by bisection: no row is ever ordered. `total` is
@@ -147,7 +154,7 @@ static void take_off(struct row_law *r, struct cut cut, float floor) {
     int64_t last = -1;
     for (int64_t i = 0; i < r->n && cut.places; i++)
         if (orders(every(score_of(r->x, i)))[0] == cut.order) last = i, cut.places--;
-    doubles sums = {0};
+    struct sums sums = {{0}};
     ints column = COLUMNS;
     for (int64_t i = 0; i < r->n; i += LANES, column += LANES) {
         vec weight = load_some(r->weights, i, F32, r->n - i);
@@ -155,9 +162,9 @@ static void take_off(struct row_law *r, struct cut cut, float floor) {
         ints kept = (order > cut.order) | ((order == cut.order) & (column <= (int32_t)last));
         weight = chosen(kept & (weight >= floor), weight, every(0));
         store_some(r->weights, i, F32, weight, r->n - i);
-        sums += __builtin_convertvector(load_some(r->weights, i, F32, r->n - i), doubles);
+        add_doubles(&sums, i, load_some(r->weights, i, F32, r->n - i));
     }
-    r->mass = doubles_sum(sums);
+    r->mass = doubles_sum(&sums);
 }
 
 static void law_of_all(const struct law_job *j, int64_t row, struct row_law *r) {

@@ -6,6 +6,7 @@
  * of the rounded weights. Peaks are powers of 2. A line that does not see a key gives it weight 0, which leaves its
  * sums bit by bit as they were: these products make subnormals 0 anyway. */
 
+#if PAIRS_AT_HAND
 /* 32 channels of two keys, channel by channel, into words [2, 16] at `low` and `high`, in the order of `unlaced`:
  * unpacking stays within 128 bits. */
 INLINE void lace(const void *even, const void *odd, uint32_t *low, uint32_t *high) {
@@ -27,7 +28,6 @@ INLINE vec unlaced(vec low, vec high, int last) {
     return __builtin_shufflevector(low, high, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
 }
 
-#if PAIRS_AT_HAND
 /* 2 to the x · scale - peak, plus half of a BF16 step, so that cutting the low bits off rounds: within 2⁻¹³, 0 for
  * -inf. */
 INLINE vec weight_of(vec x, vec scale, vec peak) {

@@ -7,6 +7,7 @@
  * An output's sum runs over the inputs in their order, whatever rows and outputs are multiplied beside it: a row's
  * result never depends on its neighbours. Tiles and pairs take subnormal numbers for 0. */
 
+#define OUTPUTS 16    /* of a block: PARTS vectors */
 #define TASK_ROWS 256 /* at most, of one task */
 #define TASK_BLOCKS 16
 #define VECTOR_CHUNK 1024 /* inputs that are multiplied at a time: so many weights of some blocks stay near the core */
@@ -46,7 +47,7 @@ struct product_task {
 
 /* Bytes of a packed weight. */
 int64_t packed_bytes(int64_t outputs, int64_t inputs, int type) {
-    return above(outputs, LANES) * above(inputs, LINE_INPUTS) * width(type);
+    return above(outputs, OUTPUTS) * above(inputs, LINE_INPUTS) * width(type);
 }
 
 struct packing {
@@ -56,44 +57,49 @@ struct packing {
     int type, back;
 };
 
-/* One block: squares of 16 outputs by 16 words are turned. */
+/* One block: squares of LANES outputs by as many words are turned. */
 static void pack_block(void *held, int64_t block, int64_t thread) {
     const struct packing *j = held;
-    int64_t each = 64 / width(j->type), rows = least(LANES, j->outputs - block * LANES);
-    char *packed = j->packed + block * LANES * above(j->inputs, LINE_INPUTS) * width(j->type);
+    int64_t each = sizeof(vec) / width(j->type), inputs = above(j->inputs, LINE_INPUTS);
+    char *packed = j->packed + block * OUTPUTS * inputs * width(j->type);
     (void)thread;
-    for (int64_t input = 0; input < above(j->inputs, LINE_INPUTS); input += each, packed += LANES * 64) {
-        int64_t bytes = most(0, least(64, (j->inputs - input) * width(j->type)));
-        words x[LANES] = {{0}};
-        if (j->back) memcpy(x, packed, sizeof x);
-        for (int64_t row = 0; row < rows && !j->back; row++)
-            memcpy(&x[row], at(j->weight, (block * LANES + row) * j->inputs + input, j->type), bytes);
-        transpose(x);
-        if (!j->back) memcpy(packed, x, sizeof x);
-        for (int64_t row = 0; row < rows && j->back; row++)
-            memcpy((void *)at(j->weight, (block * LANES + row) * j->inputs + input, j->type), &x[row], bytes);
-    }
+    for (int64_t input = 0; input < inputs; input += each, packed += LANES * OUTPUTS * 4)
+        for (int64_t part = 0; part < PARTS; part++) {
+            int64_t bytes = most(0, least(sizeof(vec), (j->inputs - input) * width(j->type)));
+            int64_t first = block * OUTPUTS + part * LANES, rows = most(0, least(LANES, j->outputs - first));
+            char *square = packed + part * sizeof(vec);
+            words x[LANES] = {{0}};
+            for (int64_t i = 0; i < LANES && j->back; i++) memcpy(&x[i], square + i * OUTPUTS * 4, sizeof *x);
+            for (int64_t row = 0; row < rows && !j->back; row++)
+                memcpy(&x[row], at(j->weight, (first + row) * j->inputs + input, j->type), bytes);
+            transpose(x);
+            for (int64_t i = 0; i < LANES && !j->back; i++) memcpy(square + i * OUTPUTS * 4, &x[i], sizeof *x);
+            for (int64_t row = 0; row < rows && j->back; row++)
+                memcpy((void *)at(j->weight, (first + row) * j->inputs + input, j->type), &x[row], bytes);
+        }
 }
 
 /* weight [outputs, inputs] of `type` into `packed`, or `back` from there. */
 void pack(const void *weight, void *packed, int64_t outputs, int64_t inputs, int type, int back, int64_t threads) {
     struct packing job = {weight, packed, outputs, inputs, type, back};
-    share(pack_block, &job, above(outputs, LANES) / LANES, threads);
+    share(pack_block, &job, above(outputs, OUTPUTS) / OUTPUTS, threads);
 }
 
 INLINE void finish_as(const struct product_job *j, int residual, int residual_type, int out_type, int paired,
                       int64_t row, int64_t rows, int64_t block, int64_t blocks, const float *sums, int64_t stride) {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t b = 0; b < blocks; b++) {
-            int64_t output = (block + b) * LANES, place = (row + r) * j->p.outputs + output;
-            int64_t some = j->p.outputs - output;
-            vec sum = load(sums, (b * stride + r) * LANES, F32);
-            if (residual) sum += load_some(j->residual, place, residual_type, some);
-            if (out_type == BF16 && paired && some >= LANES) {
-                halves bits = paired_bits(sum);
-                memcpy((uint16_t *)j->out + place, &bits, sizeof bits);
-            } else store_some(j->out, place, out_type, sum, some);
-        }
+        for (int64_t b = 0; b < blocks; b++)
+            for (int64_t p = 0; p < PARTS; p++) {
+                int64_t output = (block + b) * OUTPUTS + p * LANES, place = (row + r) * j->p.outputs + output;
+                int64_t some = j->p.outputs - output;
+                if (some <= 0) break;
+                vec sum = load(sums, (b * stride + r) * OUTPUTS + p * LANES, F32);
+                if (residual) sum += load_some(j->residual, place, residual_type, some);
+                if (out_type == BF16 && paired && some >= LANES) {
+                    halves bits = paired_bits(sum);
+                    memcpy((uint16_t *)j->out + place, &bits, sizeof bits);
+                } else store_some(j->out, place, out_type, sum, some);
+            }
 }
 
 /* The sums of some rows and blocks, `stride` rows of sums from block to block, into the output; BF16 as pairs have it
@@ -107,7 +113,7 @@ INLINE void finish_sums(const struct product_job *j, int64_t row, int64_t rows, 
 }
 
 INLINE const char *block_of(const struct product_job *j, int64_t block, int64_t input) {
-    return (const char *)j->p.weight + (block * j->padded + input) * LANES * width(j->p.type);
+    return (const char *)j->p.weight + (block * j->padded + input) * OUTPUTS * width(j->p.type);
 }
 
 #if TILES_BUILT
@@ -248,65 +254,52 @@ static void tile_task(const struct product_task *t) {
 }
 #endif
 
-/* The widest vector of the machine, and how many rows and blocks fill its registers with sums. */
-#if defined(__AVX512F__)
-typedef vec part;
+/* How many rows and blocks fill the machine's registers with sums. */
+#if LANES == 16
 enum { ROWS_AT_ONCE = 6, BLOCKS_AT_ONCE = 4, BLOCKS_OF_ONE = 4 };
-INLINE part fused_part(part a, part b, part c) { return fused(a, b, c); }
-#elif defined(__FMA__)
-typedef float part __attribute__((vector_size(32)));
+#elif LANES == 8 || defined(__aarch64__)
 enum { ROWS_AT_ONCE = 6, BLOCKS_AT_ONCE = 1, BLOCKS_OF_ONE = 4 };
-INLINE part fused_part(part a, part b, part c) { return (part)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-#elif defined(__aarch64__)
-typedef float32x4_t part;
-enum { ROWS_AT_ONCE = 6, BLOCKS_AT_ONCE = 1, BLOCKS_OF_ONE = 4 };
-INLINE part fused_part(part a, part b, part c) { return vfmaq_f32(c, a, b); }
 #else
-typedef float part __attribute__((vector_size(16)));
 enum { ROWS_AT_ONCE = 3, BLOCKS_AT_ONCE = 1, BLOCKS_OF_ONE = 2 };
-INLINE part fused_part(part a, part b, part c) { return a * b + c; }
 #endif
-typedef uint32_t part_words __attribute__((vector_size(sizeof(part))));
-enum { PARTS = sizeof(vec) / sizeof(part) };
 
 /* How a weight is multiplied: FP32, BF16 widened to it, or BF16 in pairs. */
 enum { FLOATS, WIDE, PAIRS };
 
-enum { X_STRIDE = VECTOR_CHUNK + LANES }; /* rows lie apart in the cache too */
-enum { AHEAD = 16 };                      /* vectors of a block that are asked for before they are needed */
+enum { X_STRIDE = VECTOR_CHUNK + OUTPUTS }; /* rows lie apart in the cache too */
+enum { AHEAD = 16, LINE = OUTPUTS * 4 };  /* lines of a block that are asked for before they are needed */
 
 /* sums [blocks, rows, 16], `stride` floats from block to block, += x [rows, X_STRIDE] · weights; x is FP32, or words
  * for PAIRS. `count` is of inputs for FLOATS, else of pairs. At the end the first weights of `next` are asked for. */
 INLINE void multiply_vectors(int way, int rows, int blocks, const float *x, int64_t count, const char *weight,
                              const char *next, int64_t block_bytes, float *sums, int64_t stride) {
-    const char *ahead = weight + AHEAD * sizeof(vec);
-    part total[ROWS_AT_ONCE][4][PARTS];
+    const char *ahead = weight + AHEAD * LINE;
+    vec total[ROWS_AT_ONCE][4][PARTS];
     for (int b = 0; b < blocks; b++)
-        for (int r = 0; r < rows; r++) memcpy(total[r][b], sums + b * stride + r * LANES, sizeof(vec));
-    for (int64_t i = 0; i < count; i++, weight += sizeof(vec), ahead += sizeof(vec)) {
+        for (int r = 0; r < rows; r++) memcpy(total[r][b], sums + b * stride + r * OUTPUTS, LINE);
+    for (int64_t i = 0; i < count; i++, weight += LINE, ahead += LINE) {
         if (i == count - AHEAD) ahead = next;
         for (int b = 0; b < blocks; b++) {
             __builtin_prefetch(ahead + b * block_bytes);
             for (int p = 0; p < PARTS; p++) {
-                part_words w;
-                memcpy(&w, weight + b * block_bytes + p * sizeof w, sizeof w);
+                words w = words_at((const uint32_t *)(weight + b * block_bytes) + p * LANES);
                 for (int r = 0; r < rows; r++) {
-                    part *sum = &total[r][b][p];
+                    vec *sum = &total[r][b][p];
                     const float *from = x + r * X_STRIDE + (way == WIDE ? 2 * i : i);
 #if PAIRS_AT_HAND
                     if (way == PAIRS) *sum = add_pairs(*sum, w, word_at((const uint32_t *)from));
 #endif
-                    if (way == FLOATS) *sum = fused_part((part){} + *from, (part)w, *sum);
+                    if (way == FLOATS) *sum = fused(every(*from), (vec)w, *sum);
                     if (way == WIDE) {
-                        *sum = fused_part((part){} + from[0], (part)(w << 16), *sum);
-                        *sum = fused_part((part){} + from[1], (part)(w & 0xffff0000), *sum);
+                        *sum = fused(every(from[0]), (vec)(w << 16), *sum);
+                        *sum = fused(every(from[1]), (vec)(w & 0xffff0000), *sum);
                     }
                 }
             }
         }
     }
     for (int b = 0; b < blocks; b++)
-        for (int r = 0; r < rows; r++) memcpy(sums + b * stride + r * LANES, total[r][b], sizeof(vec));
+        for (int r = 0; r < rows; r++) memcpy(sums + b * stride + r * OUTPUTS, total[r][b], LINE);
 }
 
 /* Inputs [input, next) of some rows as `multiply_vectors` reads them; what is missing is 0. */
@@ -327,7 +320,7 @@ INLINE void take_rows(int way, const struct product_job *j, int64_t first, int64
 INLINE void vector_task(int way, const struct product_task *t) {
     const struct product_job *j = t->job;
     float x[ROWS_AT_ONCE * X_STRIDE];
-    memset(t->sums, 0, t->blocks * t->rows * LANES * sizeof *t->sums);
+    memset(t->sums, 0, t->blocks * t->rows * OUTPUTS * sizeof *t->sums);
     for (int64_t input = 0, next = -1; next < j->padded; input = next) {
         next = least(j->padded, input + VECTOR_CHUNK);
         int64_t count = (next - input) / (way == FLOATS ? 1 : 2);
@@ -338,9 +331,9 @@ INLINE void vector_task(int way, const struct product_task *t) {
             for (int64_t block = 0, blocks; block < t->blocks; block += blocks) {
                 blocks = t->blocks - block < each ? 1 : each;
                 const char *weight = block_of(j, t->first_block + block, input);
-                int64_t bytes = j->padded * LANES * width(j->p.type), stride = t->rows * LANES;
+                int64_t bytes = j->padded * OUTPUTS * width(j->p.type), stride = t->rows * OUTPUTS;
                 const char *next = weight + blocks * bytes;
-                float *sums = t->sums + (block * t->rows + row) * LANES;
+                float *sums = t->sums + (block * t->rows + row) * OUTPUTS;
 #define PART(n, blocks) multiply_vectors(way, n, blocks, x, count, weight, next, bytes, sums, stride)
 #define CASE(n) \
     case n: \
@@ -389,11 +382,11 @@ static void multiply_blocks(const struct product_task *t) {
 
 static void multiply_task(void *held, int64_t index, int64_t thread) {
     const struct product_job *j = held;
-    static _Thread_local float sums[TASK_ROWS * TASK_BLOCKS * LANES] __attribute__((aligned(64))); /* stacks are small */
+    static _Thread_local float sums[TASK_ROWS * TASK_BLOCKS * OUTPUTS] __attribute__((aligned(64))); /* stacks are small */
     struct product_task t = {j, index % j->row_tasks * j->task_rows, 0, index / j->row_tasks * j->task_blocks, 0, sums};
     t.rows = least(j->task_rows, j->rows - t.first_row);
-    t.blocks = least(j->task_blocks, above(j->p.outputs, LANES) / LANES - t.first_block);
-    int64_t first = t.first_block * LANES, n = least(t.blocks * LANES, j->p.outputs - first);
+    t.blocks = least(j->task_blocks, above(j->p.outputs, OUTPUTS) / OUTPUTS - t.first_block);
+    int64_t first = t.first_block * OUTPUTS, n = least(t.blocks * OUTPUTS, j->p.outputs - first);
     (void)thread;
     multiply_blocks(&t);
     if (j->next) j->next->run(j->next->job, t.first_row, t.rows, first, n);
@@ -417,12 +410,12 @@ static void run_later(void *held, int64_t index, int64_t thread) {
 static void multiply_then(const struct product *p, const void *x, int type, int64_t rows, const void *residual,
                           int residual_type, void *out, int out_type, const struct next_stage *next, int64_t threads) {
     if (!rows || !p->outputs) return;
-    int joined = next && next->unit % LANES == 0 && next->unit <= TASK_BLOCKS * LANES &&
+    int joined = next && next->unit % OUTPUTS == 0 && next->unit <= TASK_BLOCKS * OUTPUTS &&
                  (rows <= TASK_ROWS || !next->neighbours);
     struct product_job j = {.p = *p, .x = x, .residual = residual, .out = out, .next = joined ? next : NULL,
                             .rows = rows, .padded = above(p->inputs, LINE_INPUTS), .task_rows = least(rows, TASK_ROWS),
                             .type = type, .residual_type = residual ? residual_type : out_type, .out_type = out_type};
-    int64_t blocks = above(p->outputs, LANES) / LANES, unit = joined ? next->unit / LANES : 1;
+    int64_t blocks = above(p->outputs, OUTPUTS) / OUTPUTS, unit = joined ? next->unit / OUTPUTS : 1;
     int64_t work = p->outputs * p->inputs * most(1, rows / 16); /* reading a weight takes as long as 16 rows do */
     int64_t sharing = work < 1 << 17 ? 1 : threads;
     j.row_tasks = (rows + j.task_rows - 1) / j.task_rows;

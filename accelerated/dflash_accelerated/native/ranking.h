@@ -1,7 +1,9 @@
 /* The best of each row of scores, in the order of the torch function `ranked`. */
 
 #define MOST_RANKED 64
-#define SPAN (4 * LANES)
+#define SPAN 64 /* no fewer than can be ranked */
+
+enum { SPAN_PARTS = SPAN / LANES };
 
 /* Each score as an integer of the same order: -0 as +0, NaN above all or, with its sign bit, below all. */
 INLINE ints orders(vec x) {
@@ -43,15 +45,16 @@ struct score_rows {
 /* What `count` columns at least reach: the bests of every 64th column are columns, and the bound is the last of `count`
  * bests. Any order where there are not so many numbers above -inf. */
 INLINE int32_t reached_by(const struct score_rows *rows, const void *x, int64_t count, int type) {
-    vec tops[4] = {every(-INFINITY), every(-INFINITY), every(-INFINITY), every(-INFINITY)}, now[4];
+    vec tops[SPAN_PARTS], now[SPAN_PARTS];
+    for (int i = 0; i < SPAN_PARTS; i++) tops[i] = every(-INFINITY);
     for (int64_t first = 0; first + SPAN <= rows->n; first += SPAN) {
-        load_two(x, first, type, now), load_two(x, first + 2 * LANES, type, now + 2);
-        for (int i = 0; i < 4; i++) tops[i] = larger(now[i] * rows->multiplier, tops[i]);
+        for (int i = 0; i < SPAN_PARTS; i += 2) load_two(x, first + i * LANES, type, now + i);
+        for (int i = 0; i < SPAN_PARTS; i++) tops[i] = larger(now[i] * rows->multiplier, tops[i]);
     }
     int64_t none = orders(every(-INFINITY))[0], low = none, high = INT32_MAX;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2, above = 0;
-        for (int i = 0; i < 4; i++) above += __builtin_popcount(bits_of(orders(tops[i]) >= (int32_t)middle));
+        for (int i = 0; i < SPAN_PARTS; i++) above += __builtin_popcount(bits_of(orders(tops[i]) >= (int32_t)middle));
         if (above >= count) low = middle;
         else high = middle;
     }

@@ -1,21 +1,23 @@
 /* Norms, RoPE, SwiGLU and the grouped convolution: one row after another, each in FP32 with the roundings of the torch
  * functions of the same names. */
 
-/* 1 / sqrt(mean(x²) + eps) of one row; with `through` its elements are rounded to that type first. Vector i adds to
- * sum i mod 4. */
+/* 1 / sqrt(mean(x²) + eps) of one row; with `through` its elements are rounded to that type first. Of
+ * SUMS numbers each, part i adds to sum i mod 4. */
 INLINE float inverse_rms(const void *x, int type, int through, int64_t n, float eps) {
-    vec sums[4] = {{0}};
+    vec sums[4 * PARTS] = {{0}};
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES)
-        for (int part = 0; part < 4; part++) {
+    for (; i + 4 * SUMS <= n; i += 4 * SUMS)
+        for (int part = 0; part < 4 * PARTS; part++) {
             vec wide = narrowed(load(x, i + part * LANES, type), type, through);
             sums[part] += wide * wide;
         }
-    for (int part = 0; part < 4 && i < n; part++, i += LANES) {
+    for (int part = 0; i < n; part++, i += LANES) {
         vec wide = narrowed(load_some(x, i, type, n - i), type, through);
         sums[part] += wide * wide;
     }
-    float mean = lanes_sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / (float)n;
+    for (int part = 0; part < PARTS; part++)
+        sums[part] = (sums[part] + sums[part + PARTS]) + (sums[part + 2 * PARTS] + sums[part + 3 * PARTS]);
+    float mean = lanes_sum(sums) / (float)n;
     return 1.0f / sqrtf(mean + eps);
 }
 
@@ -264,7 +266,7 @@ INLINE void spread(const void *delta, int64_t size, int64_t first, int64_t n, fl
     }
 }
 
-/* One tap of 16 channels, or of `some`; `before` is NULL where no row of the block stands there. */
+/* One tap of a vector of channels, or of `some`; `before` is NULL where no row of the block stands there. */
 INLINE void tap_part(vec *totals, const float *increments, const void *base, const void *before, int64_t i,
                      int64_t some, int first, int type) {
     vec weight = rounded(load_some(base, i, type, some) + load(increments, i, F32), type);

@@ -1,25 +1,34 @@
-/* Sixteen FP32 lanes, whatever the machine's own width: sums have one order everywhere.
+/* Vectors of FP32 lanes, as wide as the machine's own: wider ones a compiler would keep in memory.
  *
- * BF16 and FP16 are bits in memory; arithmetic is FP32. Nothing here is contracted by the compiler; `fused` is the one
+ * Numbers are added up in SUMS lanes, whatever the machine's: sums have one order everywhere. BF16 and FP16 are bits in memory; arithmetic is FP32. Nothing here is contracted by the compiler; `fused` is the one
  * multiply-add, so that a result does not depend on what a compiler chose to fuse. */
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__AVX512F__) || defined(__FMA__)
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+#if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
-#define LANES 16
+#define SUMS 16
 #define INLINE static inline __attribute__((always_inline))
 
-typedef float vec __attribute__((vector_size(64)));
-typedef int32_t ints __attribute__((vector_size(64)));
-typedef uint32_t words __attribute__((vector_size(64)));
-typedef uint16_t halves __attribute__((vector_size(32)));
+enum { PARTS = SUMS / LANES }; /* vectors of SUMS lanes */
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 
 enum { F32, BF16, F16 };
 
@@ -28,13 +37,29 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t above(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 INLINE const char *at(const void *base, int64_t index, int type) { return (const char *)base + index * width(type); }
-INLINE vec every(float x) { return (vec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+#if LANES == 16
+#define ALL_LANES(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
+#define COLUMNS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#elif LANES == 8
+#define ALL_LANES(x) x, x, x, x, x, x, x, x
+#define COLUMNS {0, 1, 2, 3, 4, 5, 6, 7}
+#else
+#define ALL_LANES(x) x, x, x, x
+#define COLUMNS {0, 1, 2, 3}
+#endif
+INLINE vec every(float x) { return (vec){ALL_LANES(x)}; }
 INLINE vec chosen(ints mask, vec yes, vec no) { return (vec)(((ints)yes & mask) | ((ints)no & ~mask)); }
 
 /* a where it is larger (or smaller), else b: b too where either is NaN. */
-#if defined(__AVX512F__)
+#if LANES == 16
 INLINE vec larger(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vec smaller(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
+#elif LANES == 8
+INLINE vec larger(vec a, vec b) { return (vec)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE vec smaller(vec a, vec b) { return (vec)_mm256_min_ps((__m256)a, (__m256)b); }
+#elif defined(__x86_64__)
+INLINE vec larger(vec a, vec b) { return (vec)_mm_max_ps((__m128)a, (__m128)b); }
+INLINE vec smaller(vec a, vec b) { return (vec)_mm_min_ps((__m128)a, (__m128)b); }
 #else
 INLINE vec larger(vec a, vec b) { return chosen(a > b, a, b); }
 INLINE vec smaller(vec a, vec b) { return chosen(a < b, a, b); }
@@ -42,24 +67,22 @@ INLINE vec smaller(vec a, vec b) { return chosen(a < b, a, b); }
 
 /* a · b + c, rounded once where the machine can. */
 INLINE vec fused(vec a, vec b, vec c) {
-#if defined(__AVX512F__)
+#if LANES == 16
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    union { vec whole; __m256 part[2]; } x = {a}, y = {b}, z = {c};
-    for (int i = 0; i < 2; i++) z.part[i] = _mm256_fmadd_ps(x.part[i], y.part[i], z.part[i]);
-    return z.whole;
+#elif LANES == 8
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif defined(__aarch64__)
-    union { vec whole; float32x4_t part[4]; } x = {a}, y = {b}, z = {c};
-    for (int i = 0; i < 4; i++) z.part[i] = vfmaq_f32(z.part[i], x.part[i], y.part[i]);
-    return z.whole;
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
 }
 
 INLINE vec from_half(halves h) {
-#if defined(__AVX512F__)
+#if LANES == 16
     return (vec)_mm512_cvtph_ps((__m256i)h);
+#elif LANES == 8
+    return (vec)_mm256_cvtph_ps((__m128i)h);
 #else
     words bits = __builtin_convertvector(h, words);
     words top = (words)((bits & 0x7c00) == 0x7c00) & 0x7f800000;
@@ -69,8 +92,10 @@ INLINE vec from_half(halves h) {
 }
 
 INLINE halves to_half(vec x) {
-#if defined(__AVX512F__)
+#if LANES == 16
     return (halves)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#elif LANES == 8
+    return (halves)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
 #else
     words bits = (words)x & 0x7fffffff, sign = (words)x >> 16 & 0x8000;
     words normal = (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13;
@@ -107,15 +132,21 @@ INLINE words bf16_bits(vec x) {
 #endif
 }
 
-INLINE halves to_bf16(vec x) {
+/* The upper half of each lane. */
+INLINE halves upper(words bits) {
 #if defined(__AVX512BW__)
     const words places = {1 | 3 << 16, 5 | 7 << 16, 9 | 11 << 16, 13 | 15 << 16,
                           17 | 19 << 16, 21 | 23 << 16, 25 | 27 << 16, 29 | 31 << 16};
-    return (halves)_mm512_castsi512_si256(_mm512_permutexvar_epi16((__m512i)places, (__m512i)bf16_bits(x)));
+    return (halves)_mm512_castsi512_si256(_mm512_permutexvar_epi16((__m512i)places, (__m512i)bits));
+#elif LANES == 8
+    __m256i shifted = (__m256i)(bits >> 16);
+    return (halves)_mm_packus_epi32(_mm256_castsi256_si128(shifted), _mm256_extracti128_si256(shifted, 1));
 #else
-    return __builtin_convertvector(bf16_bits(x) >> 16, halves);
+    return __builtin_convertvector(bits >> 16, halves);
 #endif
 }
+
+INLINE halves to_bf16(vec x) { return upper(bf16_bits(x)); }
 
 INLINE vec load(const void *from, int64_t index, int type) {
     vec x;
@@ -146,7 +177,7 @@ INLINE vec load_some(const void *from, int64_t index, int type, int64_t n) {
     halves h = (halves)_mm256_maskz_loadu_epi16(lanes, at(from, index, type));
     return type == BF16 ? from_bf16(h) : from_half(h);
 #else
-    char held[64] = {0};
+    char held[sizeof(vec)] = {0};
     memcpy(held, at(from, index, type), n * width(type));
     return load(held, 0, type);
 #endif
@@ -157,7 +188,7 @@ INLINE void store_some(void *to, int64_t index, int type, vec x, int64_t n) {
         store(to, index, type, x);
         return;
     }
-    char held[64];
+    char held[sizeof(vec)];
     store(held, 0, type, x);
     memcpy((char *)at(to, index, type), held, n * width(type));
 }
@@ -184,12 +215,12 @@ INLINE void store_through(void *to, int64_t index, int through, int type, vec x,
     store_some(to, index, type, through == type ? x : rounded(x, through), n);
 }
 
-#define COLUMNS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
-
 /* x[places[i]] in lane i. */
 INLINE vec picked(vec x, ints places) {
-#if defined(__AVX512F__)
+#if LANES == 16
     return (vec)_mm512_permutexvar_ps((__m512i)places, (__m512)x);
+#elif LANES == 8
+    return (vec)_mm256_permutevar8x32_ps((__m256)x, (__m256i)places);
 #else
     vec made;
     for (int lane = 0; lane < LANES; lane++) made[lane] = x[places[lane]];
@@ -198,7 +229,7 @@ INLINE vec picked(vec x, ints places) {
 }
 
 /* Which lanes a comparison has met: in a register of its own where the machine has those. */
-#if defined(__AVX512F__)
+#if LANES == 16
 typedef __mmask16 flags;
 INLINE int any(flags met) { return met != 0; }
 INLINE flags not_below(vec x, vec least) { return _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_NLT_UQ); }
@@ -206,20 +237,21 @@ INLINE flags no_number(vec a, vec b) { return _mm512_cmp_ps_mask((__m512)a, (__m
 INLINE uint32_t bits_of(ints mask) { return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask); }
 #else
 typedef ints flags;
-INLINE int any(flags met) {
-    union { ints whole; int64_t part[8]; } held = {met};
-    int64_t all = 0;
-    for (int i = 0; i < 8; i++) all |= held.part[i];
-    return all != 0;
-}
 INLINE flags not_below(vec x, vec least) { return ~(x < least); }
 /* Either is NaN. */
 INLINE flags no_number(vec a, vec b) { return (a != a) | (b != b); }
 INLINE uint32_t bits_of(ints mask) {
+#if LANES == 8
+    return (uint32_t)_mm256_movemask_ps((__m256)mask);
+#elif defined(__x86_64__)
+    return (uint32_t)_mm_movemask_ps((__m128)mask);
+#else
     uint32_t bits = 0;
     for (int lane = 0; lane < LANES; lane++) bits |= (uint32_t)(mask[lane] & 1) << lane;
     return bits;
+#endif
 }
+INLINE int any(flags met) { return bits_of(met) != 0; }
 #endif
 
 /* run(..., compute, act), the types known to the compiler where they are those of an engine's numerics. */
@@ -231,7 +263,7 @@ INLINE uint32_t bits_of(ints mask) {
         else run(__VA_ARGS__, compute, act);                                         \
     } while (0)
 
-/* The next 32 numbers, each in one lane or another. */
+/* The next two vectors of numbers, each in one lane or another. */
 INLINE void load_two(const void *from, int64_t index, int type, vec two[2]) {
     if (type == BF16) {
         words pairs;
@@ -242,17 +274,40 @@ INLINE void load_two(const void *from, int64_t index, int type, vec two[2]) {
     two[0] = load(from, index, type), two[1] = load(from, index + LANES, type);
 }
 
-#define FOLD(name, combine)                                                                                \
-    INLINE float name(vec x) {                                                                             \
-        x = combine(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
-        x = combine(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
-        x = combine(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
-        x = combine(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)); \
-        return x[0];                                                                                       \
+#if LANES == 16
+#define TURNED(x, by)                                                                                    \
+    ((by) == 8   ? __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)   \
+     : (by) == 4 ? __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)   \
+     : (by) == 2 ? __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)   \
+                 : __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14))
+#elif LANES == 8
+#define TURNED(x, by)                                                 \
+    ((by) == 4   ? __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3) \
+     : (by) == 2 ? __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5) \
+                 : __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6))
+#else
+#define TURNED(x, by) ((by) == 2 ? __builtin_shufflevector(x, x, 2, 3, 0, 1) : __builtin_shufflevector(x, x, 1, 0, 3, 2))
+#endif
+
+/* Lane i beside lane i + by of each 2 · by, from half of all lanes down to one. */
+#define FOLD(name, combine)                                              \
+    INLINE float name(vec x) {                                           \
+        _Pragma("GCC unroll 4")                                          \
+        for (int by = LANES / 2; by; by /= 2) x = combine(x, TURNED(x, by)); \
+        return x[0];                                                     \
     }
 #define SUM(a, b) ((a) + (b))
-FOLD(lanes_sum, SUM)
+FOLD(lanes_added, SUM)
 FOLD(lanes_most, larger)
+
+/* The sum of SUMS lanes. */
+INLINE float lanes_sum(const vec *parts) {
+    vec x[PARTS];
+    for (int i = 0; i < PARTS; i++) x[i] = parts[i];
+    for (int half = PARTS / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) x[i] += x[i + half];
+    return lanes_added(x[0]);
+}
 
 /* e to the x, within 2 ulp over all of FP32, subnormal results too: Cephes' polynomial around the nearest power of 2.
  * -inf gives 0, +inf gives +inf, NaN stays NaN. Of up to four vectors side by side: one alone waits for each step. */
@@ -271,7 +326,7 @@ INLINE void exponential_of_each(vec *x, int count) {
         EACH p[i] = fused(p[i], r[i], every(terms[term]));
     EACH p[i] = fused(p[i], r[i] * r[i], r[i]) + 1.0f;
     EACH {
-#if defined(__AVX512F__)
+#if LANES == 16
         x[i] = (vec)_mm512_scalef_ps((__m512)p[i], (__m512)whole[i]);
 #else
         ints power = (ints)shifted[i] - 0x4b400000, half = power >> 1; /* 2^128 and 2^-150 are no FP32 numbers */
@@ -296,11 +351,7 @@ INLINE vec add_pairs(vec sum, words a, words b) {
 INLINE halves paired_bits(vec x) { return (halves)_mm512_cvtneps_pbh((__m512)x); }
 #else
 #define PAIRS_AT_HAND 0
-INLINE halves paired_bits(vec x) { return __builtin_convertvector(bf16_bits(x) >> 16, halves); }
-INLINE vec add_pairs(vec sum, words a, words b) {
-    sum = fused((vec)(a << 16), (vec)(b << 16), sum);
-    return fused((vec)(a & 0xffff0000), (vec)(b & 0xffff0000), sum);
-}
+INLINE halves paired_bits(vec x) { return to_bf16(x); }
 #endif
 
 INLINE words word_at(const uint32_t *from) { return (words){} + *from; }
@@ -311,17 +362,20 @@ INLINE words words_at(const uint32_t *from) {
     return x;
 }
 
-/* Transposes 16 rows of 16 words but for the first round of exchanges: vector i begins as the first half of row i and
- * that of row i + 8, vector i + 8 as their second halves. */
-INLINE void transpose_halves(words *x) {
+/* Rows i and i + step of each 2 · step change places by halves of 2 · step words. */
 #define EXCHANGE(step, low, high)                                          \
-    for (int i = 0; i < 16; i++)                                           \
+    for (int i = 0; i < LANES; i++)                                        \
         if (!(i & (step))) {                                               \
             words a = x[i], b = x[i + (step)];                             \
             x[i] = __builtin_shufflevector(a, b, low);                     \
             x[i + (step)] = __builtin_shufflevector(a, b, high);           \
         }
 #define ALL(...) __VA_ARGS__
+
+/* Transposes LANES rows of LANES words but for the first round of exchanges: with half = LANES / 2, vector i begins as
+ * the first half of row i and that of row i + half, vector i + half as their second halves. */
+INLINE void transpose_halves(words *x) {
+#if LANES == 16
     _Pragma("GCC unroll 16")
     EXCHANGE(4, ALL(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
              ALL(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
@@ -331,16 +385,31 @@ INLINE void transpose_halves(words *x) {
     _Pragma("GCC unroll 16")
     EXCHANGE(1, ALL(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
              ALL(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
-#undef EXCHANGE
-#undef ALL
+#elif LANES == 8
+    _Pragma("GCC unroll 8")
+    EXCHANGE(2, ALL(0, 1, 8, 9, 4, 5, 12, 13), ALL(2, 3, 10, 11, 6, 7, 14, 15))
+    _Pragma("GCC unroll 8")
+    EXCHANGE(1, ALL(0, 8, 2, 10, 4, 12, 6, 14), ALL(1, 9, 3, 11, 5, 13, 7, 15))
+#else
+    _Pragma("GCC unroll 4")
+    EXCHANGE(1, ALL(0, 4, 2, 6), ALL(1, 5, 3, 7))
+#endif
 }
 
-/* Transposes 16 rows of 16 words, so that a word of all rows lies in one vector. */
+/* Transposes LANES rows of LANES words, so that a word of all rows lies in one vector. */
 INLINE void transpose(words *x) {
-    for (int i = 0; i < 8; i++) {
-        words a = x[i], b = x[i + 8];
-        x[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-        x[i + 8] = __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    }
+#if LANES == 16
+    _Pragma("GCC unroll 16")
+    EXCHANGE(8, ALL(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+             ALL(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+#elif LANES == 8
+    _Pragma("GCC unroll 8")
+    EXCHANGE(4, ALL(0, 1, 2, 3, 8, 9, 10, 11), ALL(4, 5, 6, 7, 12, 13, 14, 15))
+#else
+    _Pragma("GCC unroll 4")
+    EXCHANGE(2, ALL(0, 1, 4, 5), ALL(2, 3, 6, 7))
+#endif
     transpose_halves(x);
 }
+#undef EXCHANGE
+#undef ALL

@@ -13,21 +13,23 @@ struct walk_job {
     int act, compute, last_rank;
 };
 
-/* Σ (successor · g) · predecessor over the codebooks' columns: even and odd vectors in sums of their own. */
+/* Σ (successor · g) · predecessor over the codebooks' columns: of SUMS columns each, even
+ * and odd parts in sums of their own. */
 INLINE float edge(const void *after, const void *g, const void *before, int64_t rank, int compute, int act) {
-    vec sums[2] = {{0}};
+    vec sums[2 * PARTS] = {{0}};
     int64_t i = 0;
-    for (; i + 2 * LANES <= rank; i += 2 * LANES)
-        for (int part = 0; part < 2; part++) {
+    for (; i + 2 * SUMS <= rank; i += 2 * SUMS)
+        for (int part = 0; part < 2 * PARTS; part++) {
             int64_t place = i + part * LANES;
             vec seen = load(after, place, compute) * load(g, place, act);
             sums[part] += seen * load(before, place, compute);
         }
-    for (int part = 0; part < 2 && i < rank; part++, i += LANES) {
+    for (int part = 0; i < rank; part++, i += LANES) {
         vec seen = load_some(after, i, compute, rank - i) * load_some(g, i, act, rank - i);
         sums[part] += seen * load_some(before, i, compute, rank - i);
     }
-    return lanes_sum(sums[0] + sums[1]);
+    for (int part = 0; part < PARTS; part++) sums[part] += sums[part + PARTS];
+    return lanes_sum(sums);
 }
 
 /* The first of the largest, or the first NaN. */
@@ -42,10 +44,10 @@ static int64_t first_largest(const float *x, int64_t n) {
 
 /* q = softmax((score - peak) / temperature): the argument is 0 at the peak, so that no temperature overflows it. */
 static void soften(const float *score, float *q, int64_t n, float peak, float temperature) {
-    vec sums = {0};
+    vec sums[PARTS] = {{0}};
     for (int64_t i = 0; i < n; i += LANES) {
         store_some(q, i, F32, exponential((load_some(score, i, F32, n - i) - peak) / temperature), n - i);
-        sums += load_some(q, i, F32, n - i);
+        sums[i / LANES % PARTS] += load_some(q, i, F32, n - i);
     }
     float total = lanes_sum(sums);
     for (int64_t i = 0; i < n; i += LANES) store_some(q, i, F32, load_some(q, i, F32, n - i) / total, n - i);
