@@ -124,9 +124,12 @@ def check_pieces(given: Any, vocabulary: int) -> Callable[[int], bytes] | None:
         return None
     if callable(given):
         return partial(_piece, given)
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        raise RequestError(f"pieces is {type(given).__name__}, expected a list of bytes or a callable")
-    if len(given) < vocabulary or not all(isinstance(piece, bytes) for piece in given):
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray | memoryview):
+        raise RequestError(f"pieces is {type(given).__name__}, expected a list of bytes by id, or a callable")
+    at = next((at for at, piece in enumerate(given) if not isinstance(piece, bytes)), None)
+    if at is not None:
+        raise RequestError(f"pieces[{at}] is {shown(given[at])}, expected bytes")
+    if len(given) < vocabulary:
         raise RequestError(f"pieces has {len(given)} items, expected the bytes of each of {vocabulary} tokens")
     return given.__getitem__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -73,6 +74,28 @@ def test_no_value_of_a_start_ends_in_another_error(random_pair: Path, name: str)
 def test_a_batch_of_no_requests_is_named(random_engine: Engine, value: Any) -> None:
     with pytest.raises(RequestError, match=r"requests? is \w+, expected"):
         random_engine.generate_batch(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (["a"] * 67, "pieces[0] is 'a', expected bytes"),
+        ([b"a"] * 66 + ["b"], "pieces[66] is 'b', expected bytes"),
+        (["a"], "pieces[0] is 'a', expected bytes"),
+        ([b"a", None], "pieces[1] is None, expected bytes"),
+        (list(range(67)), "pieces[0] is 0, expected bytes"),
+        ("ab", "pieces is str, expected a list of bytes by id, or a callable"),
+        (b"ab", "pieces is bytes, expected a list of bytes by id, or a callable"),
+        (bytearray(67), "pieces is bytearray, expected a list of bytes by id, or a callable"),
+        ({0: b"a"}, "pieces is dict, expected a list of bytes by id, or a callable"),
+        ([b"a"] * 66, "pieces has 66 items, expected the bytes of each of 67 tokens"),
+    ],
+)
+def test_pieces_that_are_none_are_told_by_the_first_that_is_wrong(
+    random_engine: Engine, value: Any, message: str
+) -> None:
+    with pytest.raises(RequestError, match=f"^{re.escape(message)}$"):
+        random_engine.request([1, 2], 2, pieces=value)
 
 
 def test_what_is_no_adapter_is_named(random_engine: Engine) -> None:
