@@ -85,6 +85,23 @@ def test_the_room_of_taken_rows_grows_with_them(monkeypatch: pytest.MonkeyPatch)
         check_guards(rooms)
 
 
+def test_taken_rows_are_held_in_the_bytes_that_are_planned_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From ranges that lie apart, which are put together, and then from one that is read where it lies."""
+    made, numerics = context(SENSES["zlab"]), SENSES["zlab"]
+    planned, held = made.working_bytes(6), []
+
+    def noted(shape: int | tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        held.append(empty(shape, dtype))
+        return held[-1]
+
+    for module in ("native.kept", "ops.materialize.native"):
+        monkeypatch.setattr(f"dflash_accelerated.{module}.empty", noted)
+    features, own = numerics.activation(drawn(5, 19, 2 * HIDDEN)), Spans([2], [23], [6], CPU)
+    for parts in ([RowRange(features, 9, 5), RowRange(features, 1, 1)], [RowRange(features, 3, 6)]):
+        made.take(parts, stores(numerics), turns(numerics), own)
+        assert sum(each.nbytes for each in held) == planned
+
+
 def test_a_workspace_has_room_for_the_most_rows_on_the_threads_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows on one thread, few on two, and many on two: as many bytes as if it had begun with these."""
     sizes: list[int] = []

@@ -38,11 +38,12 @@ class NativeMaterializer(Materializer):
         self._kept = KeptCall("intake", common)
         self._turned: Tables | None = None
         self._outputs, self._width = weights.fc.outputs, weights.fc.inputs * numerics.act.itemsize
+        self._widest = max(weights.fc.inputs, weights.fc.outputs)
         self._rows, self._room = empty(0, numerics.act), 0
 
     def working_bytes(self, rows: int) -> int:
         """Those of what is kept from call to call."""
-        return self._kept.bytes_for(rows) + rows * (self._width + self._outputs * self._numerics.act.itemsize)
+        return self._kept.bytes_for(rows) + rows * self._widest * self._numerics.act.itemsize
 
     def __call__(self, features: Tensor, stores: Sequence[Store], turns: Turns, spans: Spans) -> Tensor:
         self._check(features)
@@ -60,12 +61,11 @@ class NativeMaterializer(Materializer):
         rows = sum(map(len, features))
         with self._kept.lock:
             if rows > self._room:
-                width = self.weights.fc.inputs + self._outputs
-                self._room, self._rows = 0, empty((rows, width), self._numerics.act)
+                self._room, self._rows = 0, empty((rows, self._widest), self._numerics.act)
                 self._room = rows
-            at = self._rows.data_ptr()
-            c = at + rows * self._width
-            self._run(self._gathered(features, at), c, rows, stores, turns, spans)
+            # All features have been projected before the first row of `c` is written, so it may lie where they lay.
+            room = self._rows.data_ptr()
+            self._run(self._gathered(features, room), room, rows, stores, turns, spans)
 
     def _gathered(self, features: Sequence[RowRange], room: int) -> int:
         """Where the rows lie one after another: in `room`, if they do not already."""
