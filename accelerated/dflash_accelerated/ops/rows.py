@@ -32,7 +32,7 @@ class RowRange:
     @property
     def taken(self) -> Tensor:
         """The rows [N, ...], without a copy."""
-        whole = not self.first and self.count == self.rows.shape[0]
+        whole = self.count == self.rows.shape[0]
         return self.rows if whole else self.rows[self.first : self.first + self.count]
 
 
