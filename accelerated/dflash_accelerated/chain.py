@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import cast
 
 import torch
 from dflash_spec.errors import StateError
 from torch import Tensor
 
-from dflash_accelerated import coins, masks, refusals, rounds, seams
-from dflash_accelerated.counts import TokenCounts
-from dflash_accelerated.decisions import Decision, Turn, decide, licensed
+from dflash_accelerated import coins, rounds, seams
+from dflash_accelerated.deciding import Decided, Decider
 from dflash_accelerated.images import Image, check_settled, kept, left_to_feed
 from dflash_accelerated.joint import Contexts, Proposals, Seen, Segments, Steps
 from dflash_accelerated.numerics import Numerics
@@ -25,17 +23,13 @@ from dflash_accelerated.settings import is_greedy
 from dflash_accelerated.timing import Clock
 from dflash_accelerated.transfers import sent
 
-Mask = Tensor | Exception | None
-"""What columns may say, or what the request's grammar raised instead."""
-
 
 class ChainOrchestrator:
     """Runs requests on one target, and one draft if there is one; without, each round is a plain step.
 
     A request whose grammar fails, or whose logits decide nothing, ends with an error; the others go on.
 
-    Clauses: COMMIT-001, COMMIT-002, CTX-009, CTX-010, PROC-017 to PROC-019, RNG-004 to RNG-006, STATE-003, STATE-007,
-    STATE-010, STOP-001 to STOP-004.
+    Clauses: COMMIT-001, COMMIT-002, CTX-009, CTX-010, STATE-003, STATE-007, STATE-010, STOP-001 to STOP-004.
     Source: NInfer docs/maintainer/dflash.md; Infernix src/models/qwen3_5/program/decode.cpp; dflash 0.1.0
     dflash_generate.
     """
@@ -46,7 +40,7 @@ class ChainOrchestrator:
         self._draft = draft
         self._numerics = numerics
         self._taps = draft.taps if draft else ()
-        self._counts = TokenCounts(target.vocabulary.public, target.device, lanes)
+        self._decider = Decider(target.vocabulary.public, target.device, numerics, draft is not None, lanes)
         self._nothing = Proposal(torch.empty(0, dtype=torch.int64, device=target.device))
 
     def start(self, request: Request, image: Image | None = None) -> tuple[Running, Round]:
@@ -65,23 +59,15 @@ class ChainOrchestrator:
 
     def open(self, request: Request) -> Running:
         """A sequence that has processed nothing. Raises RequestError if no lane is free."""
-        public, device = self._target.vocabulary.public, self._target.device
         target = self._target.open(request.rows)
         try:
             draft = self._draft.open(request.rows) if self._draft else None
         except BaseException:
             target.close()
             raise
-        sampling, free = request.sampling, request.allowed is None and request.grammar is None
-        return Running(
-            request,
-            target,
-            draft,
-            StageLog() if request.observer else None,
-            allowed=None if request.allowed is None else masks.of_ids(request.allowed, public, device),
-            lane=self._counts.take() if sampling.penalised else None,
-            plain=free and not sampling.penalised and is_greedy(sampling.temperature, self._numerics.profile),
-        )
+        running = Running(request, target, draft, StageLog() if request.observer else None)
+        self._decider.admit(running)
+        return running
 
     def _prefill(self, running: Running, start: int) -> None:
         """Process the prompt from position `start` on; then the tail is what the target says after its last token."""
@@ -121,9 +107,7 @@ class ChainOrchestrator:
             running.frontier, running.anchor, [*running.said], running.rounds
         )  # fmt: skip
         other.text, other.shown = running.text, running.shown
-        if running.lane is not None and other.lane is not None:
-            self._counts.give(other.lane)
-            other.lane = self._counts.copy(running.lane)
+        self._decider.follow(other, running)
         return other
 
     def load(self, running: Running, image: Image) -> None:
@@ -153,16 +137,14 @@ class ChainOrchestrator:
         tokens = proposals.tokens
         seams.check_tokens(self._draft, tokens, self._target.vocabulary.public)
         clock.lap("propose")
-        plain = all(each.plain for each in running)
-        allowed: list[Mask] = [None] * len(running) if plain else list(map(self._allowed, running, tokens))
+        allowed = self._decider.allowed(running, tokens)
         clock.lap("decide")
-        steps = self._verify(running, tokens, plain)
+        steps = self._verify(running, tokens, choosing=allowed is None)
         clock.lap("verify")
-        decided = (plain and self._decide_plainly(tokens, steps)) or self._decide(running, proposals, steps, allowed)
+        decided = self._decider.decide(running, proposals, steps, allowed)
         clock.lap("decide")
-        made = [self._settled(*turn) for turn in zip(running, tokens, steps.seen(), decided, strict=True)]
-        if not plain:
-            self._count(running, proposals, decided, made)
+        made = [self._settled(*turn) for turn in zip(running, tokens, steps.seen, decided, strict=True)]
+        self._decider.count(running, proposals, decided, [len(outcome.tokens) for outcome in made])
         clock.lap("commit")
         times = clock.times(len(running))
         return [Round(*outcome, times) for outcome in made]
@@ -180,9 +162,7 @@ class ChainOrchestrator:
         running.target.close()
         if running.draft:
             running.draft.close()
-        if running.lane is not None:
-            self._counts.give(running.lane)
-            running.lane = None
+        self._decider.dismiss(running)
 
     def _propose(self, running: Sequence[Running]) -> Proposals:
         """The P proposals of each sequence that are verified; where P = 0, it has no draft forward."""
@@ -242,118 +222,25 @@ class ChainOrchestrator:
         for each in running:
             each.features = None
 
-    def _allowed(self, running: Running, tokens: Sequence[int]) -> Mask:
-        """What each column may say, or what the request's grammar raised instead."""
-        request, vocabulary = running.request, self._target.vocabulary
-        if running.allowed is None and request.grammar is None:
-            return None
-        try:
-            said, device = tuple(running.said), self._target.device
-            return masks.allowed_rows(running.allowed, request.grammar, said, tokens, vocabulary.public, device)
-        except Exception as error:
-            return error
-
     def _first(self, running: Running, clock: Clock) -> Round:
         """The token after the prompt."""
-        prompt = len(running.request.prompt)
-        toss = partial(coins.of_single_draws, [running.request.seed], [rounds.prefill_key(prompt)])
-        none = Proposals.certain([[]], self._target.device)
-        (decision,) = self._judge([running], none, cast(Tensor, running.tail), [self._allowed(running, ())], toss)
+        decision = self._decider.first(running)
         clock.lap("decide")
         if isinstance(decision, Exception):
             return Round((), finish_reason="error", error=decision, times=clock.times())
         ending = running.ending(decision.licensed)
-        self._take_in([running], [decision.licensed])
-        text = running.emit(decision.licensed, prompt, ending)
+        text = running.emit(decision.licensed, len(running.request.prompt), ending)
         clock.lap("commit")
         return Round(tuple(running.said), finish_reason=ending.reason, text=text, times=clock.times())
 
-    def _decide_plainly(self, tokens: Sequence[Sequence[int]], steps: Steps) -> list[Decision] | None:
-        """What each verify pass decides, where all requests are plain and the target says which ids are best.
-
-        None where one is refused: why is then to be found out.
-        """
-        if steps.chosen is None:
-            return None
-        decided = licensed(tokens, steps.chosen)
-        return None if any(decision.refused for decision in decided) else decided
-
-    def _decide(
-        self, running: Sequence[Running], proposals: Proposals, steps: Steps, allowed: Sequence[Mask]
-    ) -> list[Decision | Exception]:
-        """What each verify pass decides, with the round's own draws; one draw where there is no draft."""
-
-        def toss() -> coins.Coins:
-            seeds = [each.request.seed for each in running]
-            if self._draft is None:
-                return coins.of_single_draws(seeds, [rounds.decode_key(each.frontier) for each in running])
-            extents = [len(own) for own in proposals.tokens]
-            return coins.of_rounds(seeds, [each.frontier for each in running], extents, max(extents))
-
-        return self._judge(running, proposals, cast(Tensor, steps.logits), allowed, toss)
-
-    def _judge(
-        self, running: Sequence[Running], proposals: Proposals, logits: Tensor, allowed: Sequence[Mask],
-        toss: Callable[[], coins.Coins],
-    ) -> list[Decision | Exception]:  # fmt: skip
-        public = self._target.vocabulary.public
-        turns = self._turns(running, proposals, logits, allowed)
-        decided = decide(turns, toss, self._counts, public, self._numerics)
-        made: list[Decision | Exception] = []
-        for each, turn, decision, mask in zip(running, turns, decided, allowed, strict=True):
-            if isinstance(mask, Exception):
-                made.append(mask)
-            elif decision.refused:
-                made.append(refusals.of(turn, decision, each.target.length - len(turn.logits), public))
-            else:
-                made.append(decision)
-        return made
-
-    def _turns(
-        self, running: Sequence[Running], proposals: Proposals, logits: Tensor, allowed: Sequence[Mask]
-    ) -> list[Turn]:
-        """What each request brings to a decision."""
-        lengths = [len(own) + 1 for own in proposals.tokens]
-        firsts = accumulate(lengths[:-1], initial=0)
-        rows = [RowRange(logits, first, length) for first, length in zip(firsts, lengths, strict=True)]
-        return [
-            Turn(each.request.sampling, proposed, own, seen, None if isinstance(mask, Exception) else mask, each.lane)
-            for each, proposed, own, seen, mask
-            in zip(running, proposals, proposals.tokens, rows, allowed, strict=True)
-        ]  # fmt: skip
-
-    def _count(
-        self, running: Sequence[Running], proposals: Proposals, decided: Sequence[Decision | Exception],
-        made: Sequence[Outcome],
-    ) -> None:  # fmt: skip
-        """Take what a round licensed into the counts of requests with penalties."""
-        tokens = [
-            () if isinstance(decision, Exception)
-            else rounds.counted(decision.licensed, len(outcome.tokens), proposed.law is not None)
-            for decision, outcome, proposed in zip(decided, made, proposals, strict=True)
-        ]  # fmt: skip
-        self._take_in(running, tokens)
-
-    def _take_in(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> None:
-        """Take the tokens of each sequence into its counts, where it has penalties."""
-        held = [
-            (each.lane, token)
-            for each, own in zip(running, tokens, strict=True) if each.lane is not None for token in own
-        ]  # fmt: skip
-        if held:
-            lanes, counted = zip(*held, strict=True)
-            self._counts.add(lanes, counted)
-
-    def _settled(
-        self, running: Running, proposed: Sequence[int], step: Seen, decision: Decision | Exception
-    ) -> Outcome:
+    def _settled(self, running: Running, proposed: Sequence[int], step: Seen, decision: Decided) -> Outcome:
         """The round, or the error that the request's observer or pieces raised: no neighbour learns of it."""
         try:
             return self._settle(running, proposed, step, decision)
         except Exception as error:
             return Outcome((), tuple(proposed), 0, "error", error)
 
-    def _settle(self, running: Running, proposed: Sequence[int], step: Seen, decision: Decision | Exception) -> Outcome:
+    def _settle(self, running: Running, proposed: Sequence[int], step: Seen, decision: Decided) -> Outcome:
         """Keep, commit and roll back one sequence after its verify pass was decided."""
         if running.log:
             self._trace(running.log, running, step)

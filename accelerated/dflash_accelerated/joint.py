@@ -106,6 +106,7 @@ class Steps(Joint[TargetStep]):
         features = [each.features for each in given] if tapped else [torch.empty(sum(counts), 0)]
         return Steps(counts, joined(logits) if logits else None, joined(features))
 
+    @once
     def seen(self) -> list[Seen]:
         """Each request's own, where there are logits of all rows."""
         if self.logits is None:

@@ -173,8 +173,8 @@ def test_items_are_made_when_somebody_looks_and_share_their_rows() -> None:
     assert steps.chosen is None
     assert [step.logits is not None and len(step.logits) for step in Steps([1, 5], logits[:2], features)] == [1, 1]
     assert [step.logits for step in Steps([1, 5], None, features)] == [None, None]
-    assert torch.equal(steps.seen()[1].features[1:3].taken, features[2:4])
-    assert len(steps.seen()[1].logits[4:2]) == 0
+    assert torch.equal(steps.seen[1].features[1:3].taken, features[2:4])
+    assert len(steps.seen[1].logits[4:2]) == 0
 
 
 def test_ranges_of_other_tensors_do_not_follow_each_other() -> None:
