@@ -17,7 +17,7 @@ from dflash_accelerated.images import Image, check_settled, kept, left_to_feed
 from dflash_accelerated.joint import Contexts, Proposals, Seen, Segments, Steps
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.rows import RowRange, gathered
-from dflash_accelerated.protocols import Block, Draft, LogitRows, Proposal, SequenceState, Target
+from dflash_accelerated.protocols import Block, Draft, LogitRows, SequenceState, Target
 from dflash_accelerated.requests import Outcome, Request, Round, RoundTrace, Running, StageLog
 from dflash_accelerated.settings import is_greedy
 from dflash_accelerated.timing import Clock
@@ -41,7 +41,6 @@ class ChainOrchestrator:
         self._numerics = numerics
         self._taps = draft.taps if draft else ()
         self._decider = Decider(target.vocabulary.public, target.device, numerics, draft is not None, lanes)
-        self._nothing = Proposal(torch.empty(0, dtype=torch.int64, device=target.device))
 
     def start(self, request: Request, image: Image | None = None) -> tuple[Running, Round]:
         clock = Clock()
@@ -135,7 +134,6 @@ class ChainOrchestrator:
         clock = Clock()
         proposals = self._propose(running)
         tokens = proposals.tokens
-        seams.check_tokens(self._draft, tokens, self._target.vocabulary.public)
         clock.lap("propose")
         allowed = self._decider.allowed(running, tokens)
         clock.lap("decide")
@@ -177,14 +175,12 @@ class ChainOrchestrator:
                   each.request.sampling, own)
             for at, each, own in zip(proposing, served, self._uniforms(served), strict=True)
         ]  # fmt: skip
-        proposals = self._draft.propose(blocks, self._target.vocabulary)
-        seams.check_proposals(self._draft, proposals, [extents[at] for at in proposing])
-        if isinstance(proposals, Proposals) and list(map(len, proposals.tokens)) == extents:
-            return proposals
-        made = [self._nothing] * len(running)
-        for at, proposal in zip(proposing, proposals, strict=True):
-            made[at] = proposal.first(extents[at])
-        return Proposals.of(made)
+        vocabulary = self._target.vocabulary
+        given = self._draft.propose(blocks, vocabulary)
+        seams.check_proposals(self._draft, given, [extents[at] for at in proposing])
+        proposals = Proposals.of(given).first(extents, self._target.device)
+        seams.check_tokens(self._draft, proposals.tokens, vocabulary.public)
+        return proposals
 
     def _uniforms(self, running: Sequence[Running]) -> list[Tensor | None]:
         """The coins FP32 [K] of each sequence's proposals; None where it does not sample."""

@@ -167,6 +167,18 @@ class Proposals(Joint[Proposal]):
     def _made(self) -> Sequence[Proposal]:
         return self._make()
 
+    def first(self, extents: list[int], device: torch.device) -> Proposals:
+        """The first P of each request; those of P = 0 have no proposals here, and get none."""
+        if list(map(len, self.tokens)) == extents:
+            return self
+
+        def proposals() -> list[Proposal]:
+            own, nothing = iter(self), Proposal(torch.empty(0, dtype=torch.int64, device=device))
+            return [next(own).first(extent) if extent else nothing for extent in extents]
+
+        tokens = iter(self.tokens)
+        return Proposals([next(tokens)[:extent] if extent else [] for extent in extents], proposals)
+
     @staticmethod
     def certain(tokens: list[list[int]], device: torch.device) -> Proposals:
         """Proposals that each are a point mass."""
@@ -174,7 +186,9 @@ class Proposals(Joint[Proposal]):
 
     @staticmethod
     def of(given: Sequence[Proposal]) -> Proposals:
-        """The joint form of proposals; for their tokens the host waits once."""
+        """The joint form of proposals that may have it already; for tokens that do not, the host waits once."""
+        if isinstance(given, Proposals):
+            return given
         counts = [each.tokens.shape[0] for each in given]
         ids = torch.cat([each.tokens for each in given]).tolist() if any(counts) else []
         return Proposals(cut(ids, counts), lambda: given)

@@ -114,3 +114,21 @@ def test_a_round_waits_for_its_proposals_and_for_its_decision(
         assert not watch.rounding
         graphs = (engine.target._graphs, engine.draft._appending, engine.draft._proposing)
         assert [each.count for each in graphs] == [2, 1, 1]  # of the target a verify pass and a plain step
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("profile", "dtype", "second"), ENGINES)
+def test_rounds_near_the_ends_of_their_requests_read_no_more(
+    profile: str, dtype: torch.dtype, second: bool, temperature: float
+) -> None:
+    """Blocks are shorter there, or wider than what is verified, and some of the requests have none."""
+    with watched() as watch:
+        engine: Any = pretended.load(profile, dtype, second)
+        for left in range(5):
+            budget = 2 * (pretended.DRAFTS + 1) + 1 + left
+            engine.submit(engine.request([3, 1, 4], budget, stop_ids=[], temperature=temperature))
+        engine.step()
+        watch.reads.clear()
+        for made in iter(engine.step, {}):
+            assert len(watch.reads) == 1 + any(each.proposals for each in made.values())
+            watch.reads.clear()
