@@ -11,7 +11,7 @@ from typing import Unpack
 import torch
 from dflash_spec.errors import RequestError
 
-from dflash_accelerated import planning, workspace
+from dflash_accelerated import planning, seams, workspace
 from dflash_accelerated.arguments import (
     check_device,
     check_dtype,
@@ -66,11 +66,11 @@ class Engine:
 
         Raises RequestError: for a bad argument, and where the buffers, which are reserved here, do not fit.
         """
-        _check_kind("target", target, Target, "vocabulary, device, open and forward")
-        _check_kind("draft", draft, Draft, "taps, open, append and propose")
-        _check_kind("numerics", numerics, Numerics, "what Numerics.of gives")
+        seams.check_target(target)
+        seams.check_draft(draft)
+        if not isinstance(numerics, Numerics):
+            raise RequestError(f"numerics is {type(numerics).__name__}, expected what Numerics.of gives")
         check_profile(numerics.profile)
-        check_integer("target.vocabulary.public", target.vocabulary.public, 1, CONTEXT_LIMIT)
         self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
         self.prefill_chunk = check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
@@ -80,6 +80,7 @@ class Engine:
         self.draft = draft
         self.max_batch = check_integer("max_batch", max_batch, 1, BATCH_LIMIT)
         planning.reserve((target, draft), self.max_batch, self.max_context + 1, target.device)
+        seams.check_states(target, draft)
         if resolve_graphs(graphs, target.device, numerics):
             capture = CudaCapture(target.device)
             profiles = Profiles(self.max_batch, self.draft_tokens + 1, tuple(draft.taps), capture)
@@ -311,11 +312,6 @@ def _alone_in_forks() -> None:
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
-
-
-def _check_kind(name: str, value: object, kind: type, expected: str) -> None:
-    if not isinstance(value, kind):
-        raise RequestError(f"{name} is {type(value).__name__}, expected {expected}")
 
 
 def _rounds(orchestrator: Orchestrator, request: Request) -> Generator[Round, None, None]:

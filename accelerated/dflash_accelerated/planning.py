@@ -9,9 +9,13 @@ from typing import NamedTuple, cast
 import torch
 from dflash_spec.errors import RequestError
 
+from dflash_accelerated.arguments import check_integer, shown
 from dflash_accelerated.graphs import Profiles
 from dflash_accelerated.protocols import Capturing, Measured, Planning, Reserving
 
+KINDS = ("weights", "cache", "workspace")
+"""Of what adapters hold."""
+BYTES_LIMIT = 2**80
 LOWER = "lower max_context or max_batch, or take a smaller dtype"
 
 
@@ -42,8 +46,23 @@ def size(count: int) -> str:
 
 def held(adapters: Iterable[object]) -> Memory:
     """What these targets and drafts hold."""
-    counted = [adapter.held_bytes() for adapter in adapters if isinstance(adapter, Measured)]
-    return Memory(*(sum(each.get(name, 0) for each in counted) for name in Memory._fields))
+    counted = [_counted(adapter) for adapter in adapters if isinstance(adapter, Measured)]
+    return Memory(*(sum(each.get(name, 0) for each in counted) for name in KINDS))
+
+
+def _counted(adapter: Measured) -> dict[str, int]:
+    """What an adapter says it holds. Raises RequestError for anything but bytes by kind."""
+    name, told = f"{type(adapter).__name__}.held_bytes()", adapter.held_bytes()
+    if not isinstance(told, dict) or not told.keys() <= {*KINDS}:
+        raise RequestError(f"{name} is {shown(told)}, expected a dict of bytes by {', '.join(KINDS)}")
+    return {kind: check_integer(f"{name}[{kind!r}]", count, 0, BYTES_LIMIT) for kind, count in told.items()}
+
+
+def _planned(adapter: Planning, lanes: int, rows: int) -> int:
+    """What an adapter says it will hold. Raises RequestError for no number of bytes."""
+    return check_integer(
+        f"{type(adapter).__name__}.planned_bytes()", adapter.planned_bytes(lanes, rows), 0, BYTES_LIMIT
+    )
 
 
 def reserve(adapters: Iterable[object], lanes: int, rows: int, device: torch.device) -> None:
@@ -52,7 +71,7 @@ def reserve(adapters: Iterable[object], lanes: int, rows: int, device: torch.dev
     Raises RequestError, with the bytes that are wanted and what lowers them, where `device` has not as many.
     """
     reserving = [adapter for adapter in adapters if isinstance(adapter, Reserving)]
-    wanted = sum(adapter.planned_bytes(lanes, rows) for adapter in reserving if isinstance(adapter, Planning))
+    wanted = sum(_planned(adapter, lanes, rows) for adapter in reserving if isinstance(adapter, Planning))
     free, have = available(device), held(reserving).cache
     if free is not None and wanted > free + have:
         raise _refusal(lanes, rows, f"{wanted} bytes ({size(wanted)})", f"{size(free)} at most on {device}")

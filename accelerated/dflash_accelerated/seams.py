@@ -1,4 +1,4 @@
-"""What an adapter gives, held against what it was asked for: shapes, and ids that the host has already."""
+"""What an adapter is, looked at once, and what it gives, held against what it was asked for."""
 
 from __future__ import annotations
 
@@ -7,13 +7,73 @@ from itertools import chain
 from operator import le
 
 import torch
-from dflash_spec.errors import TensorError
+from dflash_spec.errors import RequestError, TensorError
 from torch import Tensor
 
+from dflash_accelerated.arguments import check_integer, shown
 from dflash_accelerated.joint import Proposals, Steps
 from dflash_accelerated.protocols import Draft, LogitRows, Proposal, Target, TargetStep
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+OPTIONAL = ("reserve", "planned_bytes", "held_bytes", "capture", "products", "working_bytes")
+"""Methods that an adapter may have."""
+BORROWED = ("embed", "logits", "choose", "top")
+"""Methods of a vocabulary, which some drafts need."""
+MOST = 2**31 - 1
+"""Ids or layers."""
+
+
+def check_target(target: Target) -> None:
+    """Raise RequestError for what is no target: the first attribute that is missing, or is not what it must be."""
+    _check_adapter("target", target, ("vocabulary", "device", "open", "forward"), ("open", "forward"))
+    vocabulary = target.vocabulary
+    _check_parts("target.vocabulary", vocabulary, ("public",))
+    check_integer("target.vocabulary.public", vocabulary.public, 1, MOST)
+    _check_methods("target.vocabulary", vocabulary, [name for name in BORROWED if hasattr(vocabulary, name)])
+    if not isinstance(target.device, torch.device):
+        raise RequestError(f"target.device is {shown(target.device)}, expected a torch.device")
+
+
+def check_draft(draft: Draft) -> None:
+    """Raise RequestError for what is no draft, as `check_target`."""
+    _check_adapter("draft", draft, ("taps", "open", "append", "propose"), ("open", "append", "propose"))
+    if not isinstance(draft.taps, tuple):
+        raise RequestError(f"draft.taps is {shown(draft.taps)}, expected a tuple of the target's layers")
+    for at, tap in enumerate(draft.taps):
+        check_integer(f"draft.taps[{at}]", tap, 0, MOST)
+
+
+def check_states(target: Target, draft: Draft) -> None:
+    """Have both open a sequence of one row and close it: RequestError unless it is a state, of length 0."""
+    for role, adapter in (("target", target), ("draft", draft)):
+        name, state = f"the state that {role}.open gave", adapter.open(1)
+        _check_parts(name, state, ("length", "rollback", "close"))
+        _check_methods(name, state, ("rollback", "close"))
+        check_integer(f"length of {name}", state.length, 0, 0)
+        state.close()
+
+
+def _check_adapter(role: str, adapter: object, parts: Sequence[str], methods: Sequence[str]) -> None:
+    if isinstance(adapter, type):
+        raise RequestError(f"{role} is the class {adapter.__name__}, expected an object of it")
+    _check_parts(role, adapter, parts)
+    _check_methods(role, adapter, methods)
+    _check_methods(role, adapter, [name for name in OPTIONAL if hasattr(adapter, name)])
+
+
+def _check_parts(name: str, held: object, parts: Sequence[str]) -> None:
+    for part in parts:
+        try:
+            getattr(held, part)
+        except AttributeError as error:  # a property's own, perhaps
+            raise RequestError(f"{name} is {_kind(held)} without {part}, expected {', '.join(parts)}") from error
+
+
+def _check_methods(name: str, held: object, methods: Sequence[str]) -> None:
+    for method in methods:
+        found = getattr(held, method)
+        if not callable(found):
+            raise RequestError(f"{name}.{method} is {shown(found)}, expected a method")
 
 
 def check_steps(target: Target, steps: Sequence[TargetStep], rows: list[int], wanted: LogitRows, tapped: bool) -> None:

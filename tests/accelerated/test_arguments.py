@@ -101,9 +101,10 @@ def test_pieces_that_are_none_are_told_by_the_first_that_is_wrong(
 def test_what_is_no_adapter_is_named(random_engine: Engine) -> None:
     target, draft, numerics = random_engine.target, random_engine.draft, random_engine.numerics
     bad: list[tuple[tuple[Any, Any, Any], str]] = [
-        ((None, draft, numerics), "target is NoneType, expected vocabulary, device, open and forward"),
-        ((draft, draft, numerics), r"target is DFlashDraft, expected vocabulary"),
-        ((target, target, numerics), "draft is Qwen3Target, expected taps, open, append and propose"),
+        ((None, draft, numerics), "target is NoneType without vocabulary, expected vocabulary, device, open, forward"),
+        ((draft, draft, numerics), "target is DFlashDraft without vocabulary, expected vocabulary"),
+        ((target, target, numerics), "draft is Qwen3Target without taps, expected taps, open, append, propose"),
+        ((type(target), draft, numerics), "target is the class Qwen3Target, expected an object of it"),
         ((target, draft, "zlab"), "numerics is str, expected what Numerics.of gives"),
     ]
     for adapters, message in bad:
@@ -141,6 +142,23 @@ def test_a_reservation_that_fails_says_what_lowers_it(error: Exception) -> None:
         reserve([Adapter(10, {}), Adapter(10, {}, error)], 2, 9, CPU)
     assert (str(error).splitlines() or ["MemoryError"])[0] in str(seen.value)
     assert "C++" not in str(seen.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (None, "Adapter.held_bytes() is None, expected a dict of bytes by weights, cache, workspace"),
+        ({"weight": 7}, "Adapter.held_bytes() is {'weight': 7}, expected a dict of bytes by weights, cache"),
+        ({"cache": 1.5}, "Adapter.held_bytes()['cache'] is 1.5, expected an integer"),
+        ({"cache": -1}, "Adapter.held_bytes()['cache'] is -1, expected 0 to"),
+    ],
+)
+def test_an_adapter_that_counts_otherwise_is_named(told: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(message)):
+        held([Adapter(10, told)])
+    planned: Any = told
+    with pytest.raises(RequestError, match=r"^Adapter\.planned_bytes\(\) is "):
+        reserve([Adapter(planned if planned != {"cache": -1} else -1, {})], 2, 9, CPU)
 
 
 def test_a_fitting_reservation_is_made_and_counted(random_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
-from dflash_accelerated import Engine, Numerics, TensorError
+from dflash_accelerated import Engine, Numerics, RequestError, TensorError
 from dflash_accelerated.chain import ChainOrchestrator
 from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.protocols import (
@@ -96,7 +97,7 @@ class ToyTarget:
 class ToyDraft:
     """Knows the language from the last sum, but says 0 in slot `wrong` of each block, counted from 0."""
 
-    taps = (0,)
+    taps: tuple[int, ...] = (0,)
 
     def __init__(self, wrong: int) -> None:
         self.wrong = wrong
@@ -138,6 +139,109 @@ def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: in
     assert list(made.tokens) == spoken([4, 9, 2], 31)
     assert made.accepted[0] == wrong
     assert engine.decode_plain([4, 9, 2], 31).tokens == made.tokens
+
+
+class NoPublic:
+    """A vocabulary of which nobody knows the size."""
+
+
+class Endless(ToyVocabulary):
+    public = cast(int, 23.0)
+
+
+class NoHead(ToyVocabulary):
+    choose = cast(Any, None)
+
+
+class Unclosed(Tape):
+    close = cast(Any, None)
+
+
+class Begun(Tape):
+    """A sequence that another one has left its rows in."""
+
+    def __init__(self) -> None:
+        self.rows = [5.0]
+
+
+class Measureless:
+    def rollback(self, length: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def opening(state: type | None) -> Callable[..., object]:
+    return lambda self, capacity: state and state()
+
+
+STATES: list[tuple[dict[str, object], str]] = [
+    ({"open": opening(None)}, ".open gave is NoneType without length, expected length, rollback, close"),
+    ({"open": opening(Measureless)}, ".open gave is Measureless without length, expected length, rollback, close"),
+    ({"open": opening(Unclosed)}, ".open gave.close is None, expected a method"),
+    ({"open": opening(Begun)}, ".open gave is 1, expected 0 to 0"),
+]
+WRONG: dict[str, list[tuple[dict[str, object], str]]] = {
+    "target": [
+        ({"vocabulary": None}, "target.vocabulary is NoneType without public, expected public"),
+        ({"vocabulary": NoPublic()}, "target.vocabulary is NoPublic without public, expected public"),
+        ({"vocabulary": Endless()}, "target.vocabulary.public is 23.0, expected an integer"),
+        ({"vocabulary": NoHead()}, "target.vocabulary.choose is None, expected a method"),
+        ({"device": "cpu"}, "target.device is 'cpu', expected a torch.device"),
+        ({"device": None}, "target.device is None, expected a torch.device"),
+        ({"forward": None}, "target.forward is None, expected a method"),
+        ({"open": 5}, "target.open is 5, expected a method"),
+        ({"reserve": True}, "target.reserve is True, expected a method"),
+        ({"held_bytes": {}}, "target.held_bytes is {}, expected a method"),
+        *STATES,
+    ],
+    "draft": [
+        ({"taps": None}, "draft.taps is None, expected a tuple of the target's layers"),
+        ({"taps": [0]}, "draft.taps is [0], expected a tuple of the target's layers"),
+        ({"taps": 0}, "draft.taps is 0, expected a tuple of the target's layers"),
+        ({"taps": (0, 1.0)}, "draft.taps[1] is 1.0, expected an integer"),
+        ({"taps": (-1,)}, "draft.taps[0] is -1, expected 0 to"),
+        ({"append": None}, "draft.append is None, expected a method"),
+        ({"propose": "x"}, "draft.propose is 'x', expected a method"),
+        ({"working_bytes": 5}, "draft.working_bytes is 5, expected a method"),
+        *STATES,
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "message"), [(role, *each) for role, cases in WRONG.items() for each in cases]
+)
+def test_an_adapter_with_a_wrong_part_is_named_at_the_start(
+    role: str, changes: dict[str, object], message: str
+) -> None:
+    adapters: dict[str, Any] = {"target": ToyTarget(), "draft": ToyDraft(9)}
+    adapters[role].__class__ = type("Broken", (type(adapters[role]),), changes)
+    with pytest.raises(RequestError, match=re.escape(message)):
+        Engine(**adapters, numerics=ZLAB, draft_tokens=5, max_context=100)
+
+
+@pytest.mark.parametrize("name", ["vocabulary", "device", "open", "forward", "taps", "append", "propose"])
+def test_an_adapter_without_a_part_is_named_at_the_start(name: str) -> None:
+    def gone(self: object) -> object:
+        raise AttributeError("the adapter's own")
+
+    role = "draft" if name in ("taps", "append", "propose") else "target"
+    made: dict[str, Any] = {"target": ToyTarget(), "draft": ToyDraft(9)}
+    made[role].__class__ = type("Broken", (type(made[role]),), {name: property(gone)})
+    with pytest.raises(RequestError, match=f"{role} is Broken without {name}, expected .*{name}") as error:
+        Engine(**made, numerics=ZLAB, draft_tokens=5, max_context=100)
+    assert str(error.value.__cause__) == "the adapter's own"
+
+
+@pytest.mark.parametrize("kernels", ["torch", "native"])
+def test_a_tap_that_the_target_has_not_is_named(random_pair: Path, load: Callable[..., Engine], kernels: str) -> None:
+    class Deep(ToyDraft):
+        taps = (1, 3)
+
+    engine = load(random_pair, kernels=kernels, draft_tokens=5, max_context=50)
+    other = Engine(engine.target, Deep(9), engine.numerics, draft_tokens=5, max_context=50)
+    with pytest.raises(TensorError, match=r"taps \[1, 3\], expected layers 0 to 2$"):
+        other.generate([4, 9, 2], 7)
 
 
 def cut_steps(steps: list[TargetStep]) -> list[TargetStep]:

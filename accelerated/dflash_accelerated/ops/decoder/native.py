@@ -117,6 +117,7 @@ class NativeDecoder(Decoder):
             return without_columns(rows, self._numerics.act, CPU)
         taps = tuple(taps)
         if taps != self._taps:
+            self._check_taps(taps)
             self._taps, self._tapped = (), (ctypes.c_int64 * len(taps))(*taps)
             call.taps = ctypes.addressof(self._tapped)
             self._taps = taps

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Literal, NamedTuple, cast
 
 import torch
+from dflash_spec.errors import TensorError
 from torch import Tensor
 
 from dflash_accelerated.layers import Convolutions, LayerWeights
@@ -74,6 +75,7 @@ class Decoder:
         self, x: Tensor, stores: Sequence[Store], turns: rope.Turns, spans: Spans, taps: Sequence[int], wanted: Wanted
     ) -> Decoded:
         """Rows x ACT [R, H] of `spans` through all layers, which read `stores`; `turns` reach their positions."""
+        self._check_taps(taps)
         turn = turns.at(spans.positions)
         outputs: dict[int, Tensor] = {}
         for layer, (weights, seat) in enumerate(zip(self.layers, self.seats, strict=True)):
@@ -83,6 +85,11 @@ class Decoder:
             if layer in taps:
                 outputs[layer] = x
         return Decoded(self._final(x, spans, wanted), concat_taps(outputs, taps, x))
+
+    def _check_taps(self, taps: Sequence[int]) -> None:
+        """Raise TensorError for a layer that there is not."""
+        if taps and not 0 <= min(taps) <= max(taps) < len(self.layers):
+            raise TensorError(f"taps {list(taps)}, expected layers 0 to {len(self.layers) - 1}")
 
     def scored(
         self, ids: list[int] | Tensor, ends: Ends, stores: Sequence[Store], turns: rope.Turns, spans: Spans,
