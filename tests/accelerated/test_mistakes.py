@@ -149,3 +149,48 @@ def test_an_interrupted_step_leaves_no_request_half_way(random_pair: Path, load:
     assert tuple(tokens) == engine.generate(prompts[2], 20).tokens
     again = engine.generate_batch([engine.request(prompt, 20) for prompt in prompts])
     assert [each.tokens for each in again] == [engine.decode_plain(prompt, 20).tokens for prompt in prompts]
+
+
+def failing_once(adapter: Any, name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the method do its work and then raise, in that many calls from now and never again."""
+    true, left = getattr(adapter, name), [calls]
+
+    def call(*given: Any) -> Any:
+        made = true(*given)
+        left[0] -= 1
+        return made if left[0] else raising()
+
+    monkeypatch.setattr(adapter, name, call)
+
+
+@pytest.mark.parametrize("role_and_method", ["target.forward", "draft.append", "draft.propose"])
+@pytest.mark.parametrize("batch", [False, True], ids=["steps", "generate_batch"])
+def test_an_engine_goes_on_after_a_joint_forward_that_raised(
+    random_pair: Path, load: Load, role_and_method: str, batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ran has left, with its lanes and counts; what waits stays, and new requests have the tokens of a new engine."""
+    role, method = role_and_method.split(".")
+    engine: Any = load(random_pair, draft_tokens=4, max_batch=2, profile="ninfer", dtype="bfloat16", max_context=60)
+    asked: list[Any] = [([1, 2, 3], {"presence_penalty": 1.0}), ([7, 8], {}), ([9], {"frequency_penalty": 0.5})]
+    requests = [engine.request(prompt, 20, stop_ids=[], **options) for prompt, options in asked]
+    alone = [engine.generate_batch([request])[0].tokens for request in requests]
+    if batch:
+        failing_once(getattr(engine, role), method, 4, monkeypatch)
+        with pytest.raises(Mistake):
+            engine.generate_batch(requests)
+    else:
+        first, second, waiting = map(engine.submit, requests)
+        engine.step()
+        failing_once(getattr(engine, role), method, 1, monkeypatch)
+        with pytest.raises(Mistake):
+            engine.step()
+        for ticket in (first, second):
+            with pytest.raises(RequestError, match=f"ticket {ticket}, expected one of a request that waits"):
+                engine.cancel(ticket)
+        said: list[int] = []
+        while made := engine.step():
+            assert made.keys() == {waiting}
+            said += made[waiting].tokens
+        assert tuple(said) == alone[2]
+    assert engine.target._pool.lanes.free == engine.draft._pool.lanes.free == 2
+    assert [answer.tokens for answer in engine.generate_batch(requests)] == alone
