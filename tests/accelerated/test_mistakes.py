@@ -168,7 +168,7 @@ def failing_once(adapter: Any, name: str, calls: int, monkeypatch: pytest.Monkey
 def test_an_engine_goes_on_after_a_joint_forward_that_raised(
     random_pair: Path, load: Load, role_and_method: str, batch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What ran has left, with its lanes and counts; what waits stays, and new requests have the tokens of a new engine."""
+    """What ran has left, with lanes and counts; what waits stays, and new requests have the tokens of a new engine."""
     role, method = role_and_method.split(".")
     engine: Any = load(random_pair, draft_tokens=4, max_batch=2, profile="ninfer", dtype="bfloat16", max_context=60)
     asked: list[Any] = [([1, 2, 3], {"presence_penalty": 1.0}), ([7, 8], {}), ([9], {"frequency_penalty": 0.5})]
