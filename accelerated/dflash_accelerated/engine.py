@@ -81,10 +81,10 @@ class Engine:
         self.max_batch = check_integer("max_batch", max_batch, 1, BATCH_LIMIT)
         planning.reserve((target, draft), self.max_batch, self.max_context + 1, target.device)
         seams.check_states(target, draft)
+        self._pool: CudaCapture | None = None
+        self._pool_planned = 0
         if resolve_graphs(graphs, target.device, numerics):
-            capture = CudaCapture(target.device)
-            profiles = Profiles(self.max_batch, self.draft_tokens + 1, tuple(draft.taps), capture)
-            planning.record((target, draft), profiles, graphs is True)
+            self._record(graphs is True)
         widest = min(self.draft_tokens, self.max_context) + 1
         chunk = min(self.prefill_chunk, self.max_context)
         self._workspace = workspace.prepare((target, draft), self.max_batch * widest, chunk)
@@ -155,9 +155,11 @@ class Engine:
         return self.numerics.kernels
 
     def memory(self) -> planning.Memory:
-        """Bytes of weights, caches and workspace that the engine holds from its start on: `print(engine.memory())`."""
-        held = planning.held((self.target, self.draft))
-        return held._replace(workspace=held.workspace + self._workspace)
+        """Bytes of weights, caches, workspace and recordings, which the engine needs from its start on:
+        `print(engine.memory())`."""
+        held, pool = planning.held((self.target, self.draft)), self._pool
+        graphs = max(self._pool_planned, pool.held_bytes) if pool else 0
+        return held._replace(workspace=held.workspace + self._workspace, graphs=graphs)
 
     def statistics(self) -> Statistics:
         """What all rounds of `step` came to, since the engine was made: `print(engine.statistics())`."""
@@ -289,6 +291,13 @@ class Engine:
             self.prefill_chunk, self.stop_ids,
         )  # fmt: skip
         return read_request(limits, prompt_ids, max_new_tokens, **options)
+
+    def _record(self, asked: bool) -> None:
+        """Have rounds recorded where both adapters can. Raises RequestError where it is `asked` for and one cannot."""
+        adapters, pool = (self.target, self.draft), CudaCapture(self.target.device)
+        profiles = Profiles(self.max_batch, self.draft_tokens + 1, self.draft.taps, pool)
+        if planning.record(adapters, profiles, asked):
+            self._pool, self._pool_planned = pool, planning.pool_bytes(adapters, profiles.rows, self.numerics.act)
 
     def _own(self, request: Request) -> Request:
         """The request, if it can be this engine's. Raises RequestError for one that another engine's `request` made."""

@@ -53,6 +53,12 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
+    @property
+    def held_bytes(self) -> int:
+        """Of the pool, as PyTorch has them from the device."""
+        parts = torch.cuda.memory_snapshot(self._pool, include_traces=False)  # type: ignore[no-untyped-call]
+        return sum(part["total_size"] for part in parts)
+
     def __call__(self, body: Callable[[], Tensors]) -> Captured:
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream()

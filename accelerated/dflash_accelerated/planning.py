@@ -12,6 +12,7 @@ from dflash_spec.errors import RequestError
 from dflash_accelerated.arguments import check_integer, shown
 from dflash_accelerated.graphs import Profiles
 from dflash_accelerated.protocols import Capturing, Measured, Planning, Reserving
+from dflash_accelerated.workspace import Multiplying
 
 KINDS = ("weights", "cache", "workspace")
 """Of what adapters hold."""
@@ -20,16 +21,21 @@ LOWER = "lower max_context or max_batch, or take a smaller dtype"
 
 
 class Memory(NamedTuple):
-    """Bytes that an engine holds, as its adapters count them; an adapter that does not count adds none."""
+    """Bytes that an engine holds, as its adapters count them; an adapter that does not count adds none.
+
+    `graphs` is the pool in which recorded forwards have what they hold between their ops: as many bytes as it was
+    planned with or, where it has grown beyond that, has.
+    """
 
     weights: int = 0
     cache: int = 0
     workspace: int = 0
+    graphs: int = 0
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.weights + self.cache + self.workspace
+        return sum(self)
 
     def __str__(self) -> str:
         parts = " + ".join(f"{name} {size(held)}" for name, held in self._asdict().items())
@@ -84,8 +90,8 @@ def reserve(adapters: Iterable[object], lanes: int, rows: int, device: torch.dev
             raise _refusal(lanes, rows, f"{wanted or 'more'} bytes", f"what {device} has: {told[0]}") from error
 
 
-def record(adapters: Iterable[object], profiles: Profiles, asked: bool) -> None:
-    """Have the adapters record the forwards of `profiles`, all of them or, where one cannot, none.
+def record(adapters: Iterable[object], profiles: Profiles, asked: bool) -> bool:
+    """Have the adapters record the forwards of `profiles`, all of them or, where one cannot, none; whether they do.
 
     Raises RequestError for one that cannot where that was `asked` for, and where the workspace does not fit.
     """
@@ -94,7 +100,7 @@ def record(adapters: Iterable[object], profiles: Profiles, asked: bool) -> None:
         if not isinstance(adapter, Capturing):
             if asked:
                 raise RequestError(f"graphs is True with a {type(adapter).__name__}, expected one with `capture`")
-            return
+            return False
     for adapter in recording:
         try:
             cast(Capturing, adapter).capture(profiles)
@@ -102,6 +108,19 @@ def record(adapters: Iterable[object], profiles: Profiles, asked: bool) -> None:
             told = str(error).splitlines() or [type(error).__name__]
             wanted = f"a workspace for {profiles.batch} requests of {profiles.width} rows"
             raise RequestError(f"{wanted}, expected one that fits: {told[0]}: {LOWER}") from error
+    return True
+
+
+def pool_bytes(adapters: Iterable[object], rows: int, act: torch.dtype) -> int:
+    """Bytes that recordings of up to `rows` rows hold, at most, between their inputs and outputs.
+
+    They share one pool, so it is the widest one's: what an op reads and what it gives, and the logits, before and after
+    they are rounded to `act`.
+    """
+    known = [adapter for adapter in adapters if isinstance(adapter, Multiplying)]
+    heads = [product for adapter in known for product, place in adapter.products() if place == "head"]
+    logits = sum(one.outputs * sum(kind.itemsize for kind in {one.dtype, act}) for one in heads)
+    return rows * logits + 2 * max((adapter.working_bytes(rows, 0) for adapter in known), default=0)
 
 
 def available(device: torch.device) -> int | None:

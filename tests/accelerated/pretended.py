@@ -69,15 +69,23 @@ def _weights(shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
     return {name: torch.empty(shape, dtype=torch.bfloat16, device=META) for name, shape in shapes.items()}
 
 
+class Recorder:
+    """Stands for `CudaCapture`: `capture` computes what is recorded, and a replay computes nothing."""
+
+    def __init__(self, capture: Callable[[Callable[[], Tensors]], Tensors]) -> None:
+        self._capture = capture
+        self.held_bytes = 0
+
+    def __call__(self, body: Callable[[], Tensors]) -> Captured:
+        return Captured(self._capture(body), lambda: None)
+
+
 @contextmanager
 def device(launch: Launch, capture: Callable[[Callable[[], Tensors]], Tensors] = lambda body: body()) -> Iterator[None]:
-    """Engines on `meta` take it for a GPU. `capture` computes what is recorded; a replay computes nothing."""
+    """Engines on `meta` take it for a GPU. `capture` is as in `Recorder`."""
 
     def run(kernel: Any, *arguments: Any, grid: object, warmup: bool, **named: Any) -> None:
         launch(kernel, arguments, named)
-
-    def recorded(body: Callable[[], Tensors]) -> Captured:
-        return Captured(capture(body), lambda: None)
 
     read = torch.Tensor.tolist
 
@@ -88,7 +96,7 @@ def device(launch: Launch, capture: Callable[[Callable[[], Tensors]], Tensors] =
         for place, name, instead in (
             (JITFunction, "run", run),
             (torch.Tensor, "tolist", zeros),
-            (engine, "CudaCapture", lambda device: recorded),
+            (engine, "CudaCapture", lambda device: Recorder(capture)),
             (engine, "resolve_graphs", lambda *asked: True),
             (planning, "available", lambda device: None),
         ):

@@ -166,7 +166,7 @@ def test_a_fitting_reservation_is_made_and_counted(random_engine: Engine, monkey
     reserve([*adapters, object()], 2, 9, CPU)
     assert [each.asked for each in adapters] == [[(2, 9)], [(2, 9)]]
     assert held(adapters) == Memory(7, 14, 2 * 2**20)
-    assert str(held(adapters)) == "weights 7 bytes + cache 14 bytes + workspace 2.0 MiB = 2.0 MiB"
+    assert str(held(adapters)) == "weights 7 bytes + cache 14 bytes + workspace 2.0 MiB + graphs 0 bytes = 2.0 MiB"
     own, more = random_engine.memory(), held((random_engine.target, random_engine.draft))
     monkeypatch.setattr(random_engine, "target", adapters[0])
     monkeypatch.setattr(random_engine, "draft", adapters[1])

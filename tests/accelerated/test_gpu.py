@@ -260,6 +260,7 @@ def test_graphed_rounds_give_the_tokens_of_ungraphed_ones(tmp_path, write_random
             assert engine.draft._appending.count
             assert engine.draft._proposing.count
             assert engine.memory().workspace
+            assert engine.memory().graphs >= engine._pool.held_bytes > 0
     assert answers[0] == answers[1]
 
 

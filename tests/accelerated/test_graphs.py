@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from dflash_accelerated import Engine, planning
-from dflash_accelerated.graphs import Captured, Graphs, Profiles, Room, Tensors
+from dflash_accelerated.graphs import Captured, CudaCapture, Graphs, Profiles, Room, Tensors
 from dflash_accelerated.kernels import resolve_kernels
 from dflash_accelerated.memory import KvPool, check_reserved
 from dflash_accelerated.numerics import Numerics
@@ -19,6 +20,10 @@ from dflash_accelerated.protocols import Segment
 from dflash_spec.errors import RequestError, StateError
 from dflash_spec.registry import load_profile
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.accelerated import pretended
 
 CPU = torch.device("cpu")
 Load = Callable[..., Engine]
@@ -162,6 +167,88 @@ def test_the_workspace_is_one_set_of_buffers_for_the_widest_profile(
         after = engine.memory()
         assert after.workspace - before.workspace == target + appending + block
         assert after.weights == before.weights
+
+
+class Held(TorchDispatchMode):
+    """Counts the bytes of the tensors that a recording makes on the pretended device, the most there are at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most: list[int] = []
+        self._live: dict[int, tuple[set[int], int]] = {}
+        self._recording = False
+
+    def capture(self, body: Callable[[], Tensors]) -> Tensors:
+        self._live.clear()
+        self._recording = True
+        self.most.append(0)
+        try:
+            return body()
+        finally:
+            self._recording = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        made = function(*given, **(named or {}))
+        if self._recording:
+            read = {_storage(part) for part in tree_leaves((given, named)) if isinstance(part, Tensor)}
+            for part in tree_leaves(made):
+                if isinstance(part, Tensor) and part.device == pretended.META:
+                    self._count(part, read)
+        return made
+
+    def _count(self, part: Tensor, read: set[int]) -> None:
+        """Take in what is no part of a tensor that was there before the recording."""
+        place = _storage(part)
+        if place in self._live or place not in read:
+            self._live.setdefault(place, (set(), part.untyped_storage().nbytes()))[0].add(id(part))
+            weakref.finalize(part, self._drop, place, id(part))
+            self.most[-1] = max(self.most[-1], sum(size for _, size in self._live.values()))
+
+    def _drop(self, place: int, holder: int) -> None:
+        holders, _ = self._live.get(place, ({holder}, 0))
+        holders.discard(holder)
+        if not holders:
+            self._live.pop(place, None)
+
+
+def _storage(part: Tensor) -> int:
+    return int(part.untyped_storage()._cdata)
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["dflash", "dflash2"])
+@pytest.mark.parametrize(
+    ("profile", "dtype"), [("zlab", torch.float32), ("zlab", torch.bfloat16), ("ninfer", torch.bfloat16)]
+)
+def test_the_pool_of_recordings_is_planned_and_counted(profile: str, dtype: torch.dtype, second: bool) -> None:
+    """At the sizes of an 8B pair: by no less than the widest recording holds, and by no more than half above that."""
+    held = Held()
+    with pretended.device(lambda *launch: None, held.capture), held:
+        engine: Any = pretended.load(profile, dtype, second)
+        planned = engine.memory().graphs
+        pretended.play(engine, 8, 3)
+        engine.decode_plain([1, 2], 4, stop_ids=[])
+    assert len(held.most) == 4  # an append, a block, a verify pass and a plain step
+    assert max(held.most) <= planned <= 1.5 * max(held.most)
+    assert engine.memory().total == sum(engine.memory()) > planned
+    engine._pool.held_bytes = planned + 5
+    assert engine.memory().graphs == planned + 5
+
+
+def test_the_pool_is_as_large_as_pytorch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, bool]] = []
+
+    def snapshot(pool: object, include_traces: bool) -> list[dict[str, int]]:
+        asked.append((pool, include_traces))
+        return [{"total_size": 7, "allocated_size": 0}, {"total_size": 20, "allocated_size": 3}]
+
+    for name, instead in (("graph_pool_handle", lambda: (3, 1)), ("Stream", str), ("memory_snapshot", snapshot)):
+        monkeypatch.setattr(torch.cuda, name, instead)
+    assert CudaCapture(torch.device("cuda:0")).held_bytes == 27
+    assert asked == [((3, 1), False)]
+
+
+def test_an_engine_without_recordings_has_no_pool(random_engine: Engine) -> None:
+    assert random_engine.memory().graphs == 0
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["dflash", "dflash2"])
