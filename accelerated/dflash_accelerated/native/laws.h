@@ -1,19 +1,38 @@
 /* Processed distributions, and draws from them. */
 
-/* FP64 sums in SUMS lanes. */
+/* FP64 sums in SUMS lanes, in vectors of the machine's own width. */
+typedef double doubles __attribute__((vector_size(4 * LANES)));
+
 struct sums {
-    double lane[SUMS];
+    doubles half[2 * PARTS]; /* of each vector of FP32 */
 };
 
-INLINE void add_doubles(struct sums *sums, int64_t i, vec x) {
-    for (int lane = 0; lane < LANES; lane++) sums->lane[i % SUMS + lane] += x[lane];
+INLINE void add_doubles(struct sums *sums, int part, vec x) {
+    typedef float floats __attribute__((vector_size(2 * LANES)));
+    union { vec all; floats half[2]; } given = {x};
+    for (int i = 0; i < 2; i++) {
+#if LANES == 16
+        sums->half[2 * part + i] += (doubles)_mm512_cvtps_pd((__m256)given.half[i]); /* GCC would take four steps */
+#else
+        sums->half[2 * part + i] += __builtin_convertvector(given.half[i], doubles);
+#endif
+    }
 }
 
 INLINE double doubles_sum(const struct sums *sums) {
     double sum = 0;
-    for (int i = 0; i < SUMS; i++) sum += sums->lane[i];
+    for (int i = 0; i < SUMS; i++) sum += sums->half[i / (LANES / 2)][i % (LANES / 2)];
     return sum;
 }
+
+/* add(..., part, i, some) for all n numbers: to which of the sums' parts, from which place on, and how many. */
+#define ADD_ALL(n, add, ...)                                                                            \
+    do {                                                                                                \
+        int64_t i = 0;                                                                                  \
+        for (; i + SUMS <= (n); i += SUMS)                                                              \
+            for (int part = 0; part < PARTS; part++) add(__VA_ARGS__, part, i + part * LANES, LANES);   \
+        for (int part = 0; part < PARTS && i < (n); part++, i += LANES) add(__VA_ARGS__, part, i, (n) - i); \
+    } while (0)
 
 struct law_job {
     struct score_rows rows; /* FP32, not multiplied, by column */
@@ -50,24 +69,29 @@ INLINE float weight_in(const struct row_law *r, int32_t order) {
     return weights_of(r, every(score_in(order)))[0];
 }
 
+INLINE void add_weights(const struct row_law *r, struct sums *sums, int part, int64_t i, int64_t some) {
+    store_some(r->weights, i, F32, weights_of(r, load_some(r->x, i, F32, some)), some);
+    add_doubles(sums, part, load_some(r->weights, i, F32, some));
+}
+
 static void weigh_all(struct row_law *r) {
-    struct sums sums = {{0}};
-    for (int64_t i = 0; i < r->n; i += LANES) {
-        store_some(r->weights, i, F32, weights_of(r, load_some(r->x, i, F32, r->n - i)), r->n - i);
-        add_doubles(&sums, i, load_some(r->weights, i, F32, r->n - i));
-    }
+    struct sums sums = {{{0}}};
+    ADD_ALL(r->n, add_weights, r, &sums);
     r->mass = doubles_sum(&sums);
+}
+
+INLINE void add_above(const struct row_law *r, int32_t order, int by_mass, struct sums *sums, int part, int64_t i,
+                      int64_t some) {
+    ints column = COLUMNS, met = orders(load_some(r->x, i, F32, some)) > order;
+    if (some < LANES) met &= column < (int32_t)some;
+    add_doubles(sums, part, chosen(met, by_mass ? load_some(r->weights, i, F32, some) : every(1), every(0)));
 }
 
 /* How many columns rank above `order`, or (by mass) the sum of their weights. */
 static double above_order(const struct row_law *r, int32_t order, int by_mass) {
-    ints column = COLUMNS;
-    struct sums sums = {{0}};
-    for (int64_t i = 0; i < r->n; i += LANES, column += LANES) {
-        ints met = (orders(load_some(r->x, i, F32, r->n - i)) > order) & (column < (int32_t)r->n);
-        vec each = by_mass ? load_some(r->weights, i, F32, r->n - i) : every(1);
-        add_doubles(&sums, i, chosen(met, each, every(0)));
-    }
+    struct sums sums = {{{0}}};
+    if (by_mass) ADD_ALL(r->n, add_above, r, order, 1, &sums);
+    else ADD_ALL(r->n, add_above, r, order, 0, &sums);
     return doubles_sum(&sums);
 }
 
@@ -149,21 +173,25 @@ static struct cut cut_of(const struct law_job *j, int64_t row, struct row_law *r
     return first.order > second.order ? first : second;
 }
 
-/* Takes the weights past a cut, or below a floor, off. */
+/* Without the weights past a cut, whose last column is `last`, and those below a floor. */
+INLINE void add_kept(const struct row_law *r, int32_t order, int64_t last, float floor, struct sums *sums, int part,
+                     int64_t i, int64_t some) {
+    ints column = COLUMNS, own = orders(load_some(r->x, i, F32, some));
+    ints kept = (own > order) | ((own == order) & (column <= (int32_t)(last - i)));
+    vec weight = load_some(r->weights, i, F32, some);
+    weight = chosen(kept & (weight >= floor), weight, every(0));
+    store_some(r->weights, i, F32, weight, some);
+    add_doubles(sums, part, load_some(r->weights, i, F32, some));
+}
+
 static void take_off(struct row_law *r, struct cut cut, float floor) {
     int64_t last = -1;
-    for (int64_t i = 0; i < r->n && cut.places; i++)
-        if (orders(every(score_of(r->x, i)))[0] == cut.order) last = i, cut.places--;
-    struct sums sums = {{0}};
-    ints column = COLUMNS;
-    for (int64_t i = 0; i < r->n; i += LANES, column += LANES) {
-        vec weight = load_some(r->weights, i, F32, r->n - i);
-        ints order = orders(load_some(r->x, i, F32, r->n - i));
-        ints kept = (order > cut.order) | ((order == cut.order) & (column <= (int32_t)last));
-        weight = chosen(kept & (weight >= floor), weight, every(0));
-        store_some(r->weights, i, F32, weight, r->n - i);
-        add_doubles(&sums, i, load_some(r->weights, i, F32, r->n - i));
+    for (int64_t i = 0; i < r->n && cut.places; i += LANES) {
+        uint32_t met = bits_of(orders(load_some(r->x, i, F32, r->n - i)) == cut.order);
+        for (; met && cut.places; met &= met - 1, cut.places--) last = i + __builtin_ctz(met);
     }
+    struct sums sums = {{{0}}};
+    ADD_ALL(r->n, add_kept, r, cut.order, last, floor, &sums);
     r->mass = doubles_sum(&sums);
 }
 

@@ -1,7 +1,8 @@
 /* Vectors of FP32 lanes, as wide as the machine's own: wider ones a compiler would keep in memory.
  *
- * Numbers are added up in SUMS lanes, whatever the machine's: sums have one order everywhere. BF16 and FP16 are bits in memory; arithmetic is FP32. Nothing here is contracted by the compiler; `fused` is the one
- * multiply-add, so that a result does not depend on what a compiler chose to fuse. */
+ * Numbers are added up in SUMS lanes, whatever the machine's: sums have one order everywhere. BF16 and FP16 are bits in
+ * memory; arithmetic is FP32. Nothing here is contracted by the compiler; `fused` is the one multiply-add, so that a
+ * result does not depend on what a compiler chose to fuse. */
 
 #include <math.h>
 #include <stdint.h>
@@ -37,6 +38,7 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t above(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 INLINE const char *at(const void *base, int64_t index, int type) { return (const char *)base + index * width(type); }
+
 #if LANES == 16
 #define ALL_LANES(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
 #define COLUMNS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
@@ -48,7 +50,15 @@ INLINE const char *at(const void *base, int64_t index, int type) { return (const
 #define COLUMNS {0, 1, 2, 3}
 #endif
 INLINE vec every(float x) { return (vec){ALL_LANES(x)}; }
-INLINE vec chosen(ints mask, vec yes, vec no) { return (vec)(((ints)yes & mask) | ((ints)no & ~mask)); }
+
+/* Of each lane `yes` where the mask is -1, `no` where it is 0. */
+INLINE vec chosen(ints mask, vec yes, vec no) {
+#if LANES == 8
+    return (vec)_mm256_blendv_ps((__m256)no, (__m256)yes, (__m256)mask);
+#else
+    return (vec)(((ints)yes & mask) | ((ints)no & ~mask));
+#endif
+}
 
 /* a where it is larger (or smaller), else b: b too where either is NaN. */
 #if LANES == 16
@@ -113,6 +123,8 @@ INLINE vec from_bf16(halves h) {
                           8 << 16, 9 << 16, 10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16};
     __m512i given = _mm512_castsi256_si512((__m256i)h);
     return (vec)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, (__m512i)places, given);
+#elif LANES == 8
+    return (vec)((words)_mm256_cvtepu16_epi32((__m128i)h) << 16);
 #else
     return (vec)(__builtin_convertvector(h, words) << 16);
 #endif
@@ -127,8 +139,7 @@ INLINE words bf16_bits(vec x) {
     __m512i sum = _mm512_dpwssd_epi32((__m512i)bits, up, _mm512_set1_epi32(0x10001));
     return (words)_mm512_fixupimm_ps((__m512)sum, (__m512)x, _mm512_set1_epi32(0x22), 0);
 #else
-    words nan = (words)(x != x);
-    return ((bits + 0x7fff + (bits >> 16 & 1)) & ~nan) | ((bits | 0x400000) & nan);
+    return (words)chosen(x != x, (vec)(bits | 0x400000), (vec)(bits + 0x7fff + (bits >> 16 & 1)));
 #endif
 }
 
@@ -228,20 +239,11 @@ INLINE vec picked(vec x, ints places) {
 #endif
 }
 
-/* Which lanes a comparison has met: in a register of its own where the machine has those. */
-#if LANES == 16
-typedef __mmask16 flags;
-INLINE int any(flags met) { return met != 0; }
-INLINE flags not_below(vec x, vec least) { return _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_NLT_UQ); }
-INLINE flags no_number(vec a, vec b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q); }
-INLINE uint32_t bits_of(ints mask) { return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask); }
-#else
-typedef ints flags;
-INLINE flags not_below(vec x, vec least) { return ~(x < least); }
-/* Either is NaN. */
-INLINE flags no_number(vec a, vec b) { return (a != a) | (b != b); }
+/* Bit i where lane i of a mask is -1. */
 INLINE uint32_t bits_of(ints mask) {
-#if LANES == 8
+#if LANES == 16
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask);
+#elif LANES == 8
     return (uint32_t)_mm256_movemask_ps((__m256)mask);
 #elif defined(__x86_64__)
     return (uint32_t)_mm_movemask_ps((__m128)mask);
@@ -251,7 +253,26 @@ INLINE uint32_t bits_of(ints mask) {
     return bits;
 #endif
 }
+
+/* Which lanes a comparison has met, in a register of its own where the machine has those. No number: either is NaN. */
+#if LANES == 16
+typedef __mmask16 flags;
+INLINE int any(flags met) { return met != 0; }
+INLINE flags not_below(vec x, vec least) { return _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_NLT_UQ); }
+INLINE flags no_number(vec a, vec b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q); }
+#else
+typedef ints flags;
 INLINE int any(flags met) { return bits_of(met) != 0; }
+#if LANES == 8
+INLINE flags not_below(vec x, vec least) { return (ints)_mm256_cmp_ps((__m256)x, (__m256)least, _CMP_NLT_UQ); }
+INLINE flags no_number(vec a, vec b) { return (ints)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q); }
+#elif defined(__x86_64__)
+INLINE flags not_below(vec x, vec least) { return (ints)_mm_cmpnlt_ps((__m128)x, (__m128)least); }
+INLINE flags no_number(vec a, vec b) { return (ints)_mm_cmpunord_ps((__m128)a, (__m128)b); }
+#else
+INLINE flags not_below(vec x, vec least) { return ~(x < least); }
+INLINE flags no_number(vec a, vec b) { return (a != a) | (b != b); }
+#endif
 #endif
 
 /* run(..., compute, act), the types known to the compiler where they are those of an engine's numerics. */
@@ -281,24 +302,27 @@ INLINE void load_two(const void *from, int64_t index, int type, vec two[2]) {
      : (by) == 2 ? __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)   \
                  : __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14))
 #elif LANES == 8
-#define TURNED(x, by)                                                 \
+#define TURNED(x, by)                                                    \
     ((by) == 4   ? __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3) \
      : (by) == 2 ? __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5) \
                  : __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6))
 #else
-#define TURNED(x, by) ((by) == 2 ? __builtin_shufflevector(x, x, 2, 3, 0, 1) : __builtin_shufflevector(x, x, 1, 0, 3, 2))
+#define TURNED(x, by)                                        \
+    ((by) == 2 ? __builtin_shufflevector(x, x, 2, 3, 0, 1)   \
+               : __builtin_shufflevector(x, x, 1, 0, 3, 2))
 #endif
 
 /* Lane i beside lane i + by of each 2 · by, from half of all lanes down to one. */
-#define FOLD(name, combine)                                              \
-    INLINE float name(vec x) {                                           \
-        _Pragma("GCC unroll 4")                                          \
-        for (int by = LANES / 2; by; by /= 2) x = combine(x, TURNED(x, by)); \
-        return x[0];                                                     \
-    }
+#define FOLD(x, combine)    \
+    _Pragma("GCC unroll 4") \
+    for (int by = LANES / 2; by; by /= 2) x = combine(x, TURNED(x, by));
+
 #define SUM(a, b) ((a) + (b))
-FOLD(lanes_added, SUM)
-FOLD(lanes_most, larger)
+
+INLINE float lanes_most(vec x) {
+    FOLD(x, larger)
+    return x[0];
+}
 
 /* The sum of SUMS lanes. */
 INLINE float lanes_sum(const vec *parts) {
@@ -306,7 +330,8 @@ INLINE float lanes_sum(const vec *parts) {
     for (int i = 0; i < PARTS; i++) x[i] = parts[i];
     for (int half = PARTS / 2; half; half /= 2)
         for (int i = 0; i < half; i++) x[i] += x[i + half];
-    return lanes_added(x[0]);
+    FOLD(x[0], SUM)
+    return x[0][0];
 }
 
 /* e to the x, within 2 ulp over all of FP32, subnormal results too: Cephes' polynomial around the nearest power of 2.
@@ -315,10 +340,11 @@ INLINE void exponential_of_each(vec *x, int count) {
 #define EACH for (int i = 0; i < count; i++)
     static const float terms[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
                                   5.0000001201e-1f};
+    const float low_bits = 0x1.8p23f + 2 * 127; /* there the power will stand, and FP32's offset of it twice */
     vec shifted[4], whole[4], r[4], p[4];
     EACH x[i] = larger(every(-104.0f), smaller(every(89.0f), x[i]));
-    EACH shifted[i] = fused(x[i], every(0x1.715476p+0f), every(0x1.8p23f)); /* the power stands in the low bits */
-    EACH whole[i] = shifted[i] - 0x1.8p23f;
+    EACH shifted[i] = fused(x[i], every(0x1.715476p+0f), every(low_bits));
+    EACH whole[i] = shifted[i] - low_bits;
     EACH r[i] = fused(whole[i], every(-0.693359375f), x[i]);
     EACH r[i] = fused(whole[i], every(2.12194440e-4f), r[i]);
     EACH p[i] = every(1.9875691500e-4f);
@@ -329,8 +355,8 @@ INLINE void exponential_of_each(vec *x, int count) {
 #if LANES == 16
         x[i] = (vec)_mm512_scalef_ps((__m512)p[i], (__m512)whole[i]);
 #else
-        ints power = (ints)shifted[i] - 0x4b400000, half = power >> 1; /* 2^128 and 2^-150 are no FP32 numbers */
-        x[i] = p[i] * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+        ints power = (ints)shifted[i], half = power >> 1; /* 2^128 and 2^-150 are no FP32 numbers */
+        x[i] = p[i] * (vec)(half << 23) * (vec)((power - half) << 23);
 #endif
     }
 #undef EACH
