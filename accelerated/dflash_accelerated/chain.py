@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import cast
 
 import torch
@@ -18,7 +18,7 @@ from dflash_accelerated.joint import Contexts, Proposals, Seen, Segments, Steps
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.rows import RowRange, gathered
 from dflash_accelerated.protocols import Block, Draft, LogitRows, SequenceState, Target
-from dflash_accelerated.requests import Outcome, Request, Round, RoundTrace, Running, StageLog
+from dflash_accelerated.requests import Request, Round, RoundTrace, Running, StageLog
 from dflash_accelerated.settings import is_greedy
 from dflash_accelerated.timing import Clock
 from dflash_accelerated.transfers import sent
@@ -141,20 +141,18 @@ class ChainOrchestrator:
         clock.lap("verify")
         decided = self._decider.decide(running, proposals, steps, allowed)
         clock.lap("decide")
-        made = [self._settled(*turn) for turn in zip(running, tokens, steps.seen, decided, strict=True)]
-        self._decider.count(running, proposals, decided, [len(outcome.tokens) for outcome in made])
+        made = list(map(self._settle, running, tokens, steps.seen, decided))
+        self._decider.count(running, proposals, decided, [len(each.tokens) for each in made])
         clock.lap("commit")
         times = clock.times(len(running))
-        return [Round(*outcome, times) for outcome in made]
+        for each in made:
+            each.times = times
+        return made
 
     def _verify(self, running: Sequence[Running], tokens: Sequence[Sequence[int]], choosing: bool) -> Steps:
-        """The columns of a verify pass, of which those that live are read."""
-        profile, ids, counts = self._numerics.profile, [], []
-        for each, own in zip(running, tokens, strict=True):
-            columns = rounds.verify_columns(profile, each.anchor, own, each.frontier, each.request.drafts)
-            ids += columns.ids[: columns.live]
-            counts.append(columns.live)
-        return self._forward(running, ids, counts, "all", choosing)
+        """The verify pass of each sequence's anchor and proposals."""
+        columns = [rounds.live_columns(each.anchor, own) for each, own in zip(running, tokens, strict=True)]
+        return self._forward(running, list(chain.from_iterable(columns)), list(map(len, columns)), "all", choosing)
 
     def close(self, running: Running) -> None:
         running.target.close()
@@ -229,25 +227,25 @@ class ChainOrchestrator:
         clock.lap("commit")
         return Round(tuple(running.said), finish_reason=ending.reason, text=text, times=clock.times())
 
-    def _settled(self, running: Running, proposed: Sequence[int], step: Seen, decision: Decided) -> Outcome:
-        """The round, or the error that the request's observer or pieces raised: no neighbour learns of it."""
-        try:
-            return self._settle(running, proposed, step, decision)
-        except Exception as error:
-            return Outcome((), tuple(proposed), 0, "error", error)
+    def _settle(self, running: Running, proposed: Sequence[int], step: Seen, decided: Decided) -> Round:
+        """Keep, commit and roll back one sequence after its verify pass was decided: the round but for its times.
 
-    def _settle(self, running: Running, proposed: Sequence[int], step: Seen, decision: Decided) -> Outcome:
-        """Keep, commit and roll back one sequence after its verify pass was decided."""
-        if running.log:
-            self._trace(running.log, running, step)
-        if isinstance(decision, Exception):
-            return Outcome((), tuple(proposed), 0, "error", decision)
-        ending = running.ending(decision.licensed)
-        committed = commit(running, step, decision.licensed, ending.kept)
-        tokens = decision.licensed[: ending.kept]
-        text = running.emit(tokens, committed.frontier, ending)
-        running.rounds += 1
-        return Outcome(tuple(tokens), tuple(proposed), decision.accepted, ending.reason, None, text)
+        Where its observer or its pieces raise, that ends it, as an error of the decision does; no neighbour learns.
+        """
+        try:
+            if running.log:
+                self._trace(running.log, running, step)
+            if isinstance(decided, Exception):
+                return _failed(proposed, decided)
+            licensed = decided.licensed
+            ending = running.ending(licensed)
+            committed = commit(running, step, licensed, ending.kept)
+            tokens = licensed[: ending.kept]
+            text = running.emit(tokens, committed.frontier, ending)
+            running.rounds += 1
+            return Round(tuple(tokens), tuple(proposed), decided.accepted, ending.reason, None, text)
+        except Exception as error:
+            return _failed(proposed, error)
 
     def _trace(self, log: StageLog, running: Running, step: Seen) -> None:
         """Show the round to the request's observer, if it has one."""
@@ -255,6 +253,11 @@ class ChainOrchestrator:
         log.record("target.features", step.features.taken)
         if running.request.observer:
             running.request.observer(RoundTrace(running.rounds, running.frontier, running.anchor, log.take()))
+
+
+def _failed(proposed: Sequence[int], error: Exception) -> Round:
+    """The round that ends a request, in which no token could be decided."""
+    return Round((), tuple(proposed), 0, "error", error)
 
 
 def _draft_state(running: Running) -> SequenceState:
@@ -267,11 +270,12 @@ def commit(running: Running, step: Seen, licensed: Sequence[int], count: int) ->
     Rows that were pending still, because nothing was proposed from them, stay so before the new ones. Without a draft
     nothing is pending.
     """
-    frontier, before = running.frontier, running.features
+    frontier, before, said = running.frontier, running.features, rounds.continuation(count)
     done = rounds.commit(running.anchor, licensed, count, frontier)
     running.target.rollback(done.frontier)
     if running.draft is not None:
-        captured = rounds.pending(step.features, frontier, count).features
+        captured = step.captured(rounds.pending(frontier, count).rows)
         running.features = captured if before is None else RowRange.of(gathered((before, captured)))
-    running.scores = rounds.continuation(step.logits, count, running.scores)
+    if said is not None:
+        running.scores = step.after(said)
     return done

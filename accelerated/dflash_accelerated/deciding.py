@@ -131,8 +131,7 @@ class Decider:
         """Take what a round licensed, of which `kept` tokens were kept, into the counts of requests with penalties."""
         lanes, tokens = list[int](), list[int]()
         for at, each in enumerate(running):
-            decision = decided[at]
-            if each.lane is not None and not isinstance(decision, Exception):
+            if each.lane is not None and isinstance(decision := decided[at], Decision):
                 counted = rounds.counted(decision.licensed, kept[at], proposals[at].law is not None)
                 lanes += [each.lane] * len(counted)
                 tokens += counted

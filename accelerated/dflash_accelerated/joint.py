@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -72,16 +72,35 @@ class Segments(Joint[Segment]):
         return list(map(Segment, self.states, parted(self.rows, self.counts)))
 
 
-class Seen(NamedTuple):
+class Seen:
     """A request's own rows of `Steps`, none of which is taken yet."""
 
-    logits: RowRange
-    features: RowRange
+    __slots__ = ("_count", "_features", "_first", "_logits")
+
+    def __init__(self, logits: Tensor, features: Tensor, first: int, count: int) -> None:
+        """Of the rows of all requests, the `count` from `first` on."""
+        self._logits, self._features, self._first, self._count = logits, features, first, count
 
     @staticmethod
     def of(step: TargetStep) -> Seen:
         """A step that was taken; it has logits."""
-        return Seen(RowRange.of(cast(Tensor, step.logits)), RowRange.of(step.features))
+        return Seen(cast(Tensor, step.logits), step.features, 0, step.features.shape[0])
+
+    @property
+    def logits(self) -> RowRange:
+        return RowRange(self._logits, self._first, self._count)
+
+    @property
+    def features(self) -> RowRange:
+        return RowRange(self._features, self._first, self._count)
+
+    def after(self, column: int) -> RowRange:
+        """What the target says after one of its columns, LOGIT [1, V]."""
+        return RowRange(self._logits, self._first + column, 1)
+
+    def captured(self, rows: int) -> RowRange:
+        """The features of its first columns, ACT [N, n·H]."""
+        return RowRange(self._features, self._first, rows)
 
 
 class Steps(Joint[TargetStep]):
@@ -113,10 +132,7 @@ class Steps(Joint[TargetStep]):
             raise TypeError("steps without logits, expected those of all rows")
         logits, features = self.logits, self.features
         firsts = accumulate(self.counts[:-1], initial=0)
-        return [
-            Seen(RowRange(logits, first, count), RowRange(features, first, count))
-            for first, count in zip(firsts, self.counts, strict=True)
-        ]
+        return [Seen(logits, features, first, count) for first, count in zip(firsts, self.counts, strict=True)]
 
     def __len__(self) -> int:
         return len(self.counts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from dflash_spec.errors import RequestError
@@ -82,18 +81,7 @@ class Request:
         return len(self.prompt) + self.budget
 
 
-class Outcome(NamedTuple):
-    """The fields of a round but its times, which are known once all requests that shared it are settled."""
-
-    tokens: tuple[int, ...]
-    proposals: tuple[int, ...]
-    accepted: int | None
-    finish_reason: FinishReason | None
-    error: Exception | None = None
-    text: bytes = b""
-
-
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Round:
     """What one round emitted.
 
@@ -110,6 +98,7 @@ class Round:
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     text: bytes = b""
+    # Filled in last: it is known once all requests that shared the round are settled.
     times: StageTimes = field(default=StageTimes(), compare=False)
 
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from dflash_spec.registry import Profile
 from numpy.typing import NDArray
-from torch import Tensor
-
-from dflash_accelerated.ops.rows import RowRange
 
 PREFILL, DECODE, ACCEPT, CORRECTION, BONUS, PROPOSAL = range(6)
 """Purposes of keyed draws, in the order of Infernix include/infernix/ops/sampling.h."""
-
-
-Rows = TypeVar("Rows", Tensor, RowRange)
 
 
 class DrawKey(NamedTuple):
@@ -59,12 +53,16 @@ class Commit(NamedTuple):
     frontier: int
 
 
-class Pending(NamedTuple, Generic[Rows]):
-    """Features [N, n·H] that become context, their positions, and where context then ends."""
+class Pending(NamedTuple):
+    """How many of the rows that a verify captured become context, the first ones, and where context then ends."""
 
-    features: Rows
-    positions: range
+    rows: int
     frontier: int
+
+    @property
+    def positions(self) -> range:
+        """The absolute position of each."""
+        return range(self.frontier - self.rows, self.frontier)
 
 
 def extent(profile: Profile, drafts: int, remaining: int, capacity: int, frontier: int) -> int:
@@ -97,17 +95,22 @@ def dflash2_columns(profile: Profile, anchor: int, mask_id: int, frontier: int, 
     return block_columns(anchor, mask_id, frontier, drafts, computed)
 
 
+def live_columns(anchor: int, proposals: Sequence[int]) -> list[int]:
+    """Ids of the columns of a verify pass that live: the anchor and the P proposals. Clause: BLK-006."""
+    return [anchor, *proposals]
+
+
 def verify_columns(profile: Profile, anchor: int, proposals: Sequence[int], frontier: int, drafts: int) -> Columns:
-    """The target's verify pass: the anchor and the P proposals.
+    """The target's verify pass, with the dead columns that nobody reads and this engine leaves out.
 
     Where the extent leaves the width alone (profile axis `extent`: remaining_minus_one), dead columns up to K repeat
     the anchor; else the pass shrinks to P + 1 columns.
 
     Clauses: BLK-006, BLK-007. Source: Infernix include/infernix/ops/speculative_round.h; dflash 0.1.0 dflash_generate.
     """
-    count = len(proposals)
-    width = drafts + 1 if profile.axes["extent"] == "remaining_minus_one" else count + 1
-    return Columns([anchor, *proposals] + [anchor] * (width - count - 1), frontier, count + 1)
+    live = live_columns(anchor, proposals)
+    width = drafts + 1 if profile.axes["extent"] == "remaining_minus_one" else len(live)
+    return Columns(live + [anchor] * (width - len(live)), frontier, len(live))
 
 
 def proposal_keys(frontiers: Sequence[int], drafts: int) -> DrawKeys:
@@ -174,20 +177,19 @@ def commit(anchor: int, licensed: Sequence[int], kept: int, frontier: int) -> Co
     return Commit(consumed[:kept], consumed[kept], frontier + kept)
 
 
-def pending(captured: Rows, frontier: int, committed: int) -> Pending[Rows]:
-    """Of the features captured in a verify, the first `committed` rows become context.
+def pending(frontier: int, committed: int) -> Pending:
+    """Of the features captured in a verify, those of the first `committed` rows become context.
 
     Clause: CTX-009. Source: NInfer docs/maintainer/dflash.md.
     """
-    after = frontier + committed
-    return Pending(captured[:committed], range(frontier, after), after)
+    return Pending(committed, frontier + committed)
 
 
-def continuation(columns: Rows, kept: int, previous: Rows | None) -> Rows | None:
-    """What the target says after the last row that is kept, of a verify's columns [W, ...]: [1, ...].
+def continuation(kept: int) -> int | None:
+    """After which column of a verify the target says what comes next: the last one that is kept.
 
-    Where no row is kept that is what it said before.
+    None where none is kept: what it said before holds.
 
     Clause: COMMIT-016. Source: NInfer docs/maintainer/dflash.md.
     """
-    return columns[kept - 1 : kept] if kept else previous
+    return kept - 1 if kept else None

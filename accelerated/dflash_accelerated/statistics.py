@@ -139,27 +139,33 @@ class Tally:
     def __init__(self) -> None:
         """Nothing yet."""
         self._answers = self._rounds = self._tokens = 0
-        self._seconds = [0.0] * len(NO_TIME[:-1])
         self._outcomes: Counter[tuple[int, int]] = Counter()
+        self._seconds = [0.0] * len(NO_TIME[:-1])
+        self._shared, self._parts = NO_TIME, 0
+        """What the latest rounds shared, and how many of them; not yet among the seconds."""
 
     def add(self, latest: Round) -> None:
         """A round; one that ended with an error decided nothing, and adds its time alone."""
         self._tokens += len(latest.tokens)
         if latest.accepted is None:
             self._add_prompt(latest.times)
-        else:
-            self._add_round(None if latest.error else (len(latest.proposals), latest.accepted), latest.times)
+            return
+        if not latest.error:
+            self._add_outcome(len(latest.proposals), latest.accepted)
+        self._spend(latest.times)
 
     def add_answer(self, made: Generation) -> None:
         """All rounds of an answer."""
-        times = made.times or (StageTimes(),) * (1 + len(made.accepted))
+        times = made.times or (NO_TIME,) * (1 + len(made.accepted))
         self._tokens += len(made.tokens)
         self._add_prompt(times[0])
         for proposals, accepted, spent in zip(made.proposals, made.accepted, times[1:], strict=True):
-            self._add_round((len(proposals), accepted), spent)
+            self._add_outcome(len(proposals), accepted)
+            self._spend(spent)
 
     def read(self) -> Statistics:
         """What was added so far."""
+        self._add_shared()
         most = max((proposals for proposals, _ in self._outcomes), default=0)
         tested, stood, accepted = [0] * most, [0] * most, [0] * (most + 1)
         for (proposals, count), rounds in self._outcomes.items():
@@ -175,16 +181,21 @@ class Tally:
         self._answers += 1
         self._spend(StageTimes(prefill=times.total, requests=times.requests))
 
-    def _add_round(self, outcome: tuple[int, int] | None, times: StageTimes) -> None:
-        if outcome is not None:
-            self._rounds += 1
-            self._outcomes[outcome] += 1
-        self._spend(times)
+    def _add_outcome(self, proposals: int, accepted: int) -> None:
+        self._rounds += 1
+        self._outcomes[proposals, accepted] += 1
 
     def _spend(self, times: StageTimes) -> None:
-        """A request's part of the seconds that it shared with others."""
-        for at, spent in enumerate(times[:-1]):
-            self._seconds[at] += spent / times.requests
+        """A request's part of the seconds that it shared with others, most often with those that come next."""
+        if times is not self._shared:
+            self._add_shared()
+            self._shared = times
+        self._parts += 1
+
+    def _add_shared(self) -> None:
+        for at, spent in enumerate(self._shared[:-1]):
+            self._seconds[at] += spent * self._parts / self._shared.requests
+        self._parts = 0
 
 
 def _sums(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import torch
 from dflash_accelerated import Request, Round, chain, rounds
 from dflash_accelerated.chain import ChainOrchestrator
 from dflash_accelerated.images import Images
+from dflash_accelerated.joint import Seen
 from dflash_accelerated.lanes import Snapshot
 from dflash_accelerated.memory import KvCache, KvPool
 from dflash_accelerated.models.dflash import DFlashDraft
@@ -212,8 +213,7 @@ def any_generation_is_taken(patch: pytest.MonkeyPatch) -> None:
 
 def one_row_too_many_becomes_context(patch: pytest.MonkeyPatch) -> None:
     """Of a round that rejects, the first rejected row becomes context with the others."""
-    true = rounds.pending
-    patch.setattr(rounds, "pending", lambda captured, frontier, count: true(captured, frontier, count + 1))
+    patch.setattr(Seen, "captured", lambda self, rows: self.features[: rows + 1])
 
 
 def the_anchor_is_processed_twice(patch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def the_anchor_is_processed_twice(patch: pytest.MonkeyPatch) -> None:
 
 def the_tail_is_that_of_the_last_column(patch: pytest.MonkeyPatch) -> None:
     """A text goes on from the last row that was verified, kept or not."""
-    patch.setattr(rounds, "continuation", lambda columns, kept, previous: columns[-1:])
+    patch.setattr(Seen, "after", lambda self, column: self.logits[-1:])
 
 
 def an_ended_request_keeps_rows_pending(patch: pytest.MonkeyPatch) -> None:

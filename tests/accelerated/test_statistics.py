@@ -52,6 +52,14 @@ def test_an_answer_its_rounds_and_its_parts_come_to_the_same() -> None:
     assert Statistics.of(ROUNDS[2]) + Statistics() == Statistics.of(ROUNDS[2])
 
 
+def test_a_round_that_several_shared_adds_its_time_once_whenever_it_is_read() -> None:
+    tally, shared, seen = Tally(), StageTimes(verify=0.1, requests=3), []
+    for _ in range(3):
+        tally.add(Round((1,), (), 0, times=shared))
+        seen.append(tally.read().seconds.verify)
+    assert seen == pytest.approx([0.1 / 3, 0.2 / 3, 0.1])
+
+
 def test_a_round_that_ended_with_an_error_adds_its_time_alone() -> None:
     failed = Round((), (1, 2), 0, "error", RequestError("no"), times=StageTimes(verify=2.0))
     found = Statistics.of([PREFILL, failed])

@@ -47,9 +47,9 @@ def _concat(call: Call) -> Answer:
 
 
 def _pending(call: Call) -> Answer:
-    made = rounds.pending(call.act("captured"), call.integer("frontier"), call.integer("committed"))
+    made = rounds.pending(call.integer("frontier"), call.integer("committed"))
     return {
-        "features": made.features,
+        "features": call.act("captured")[: made.rows],
         "positions": np.array(made.positions, np.int32),
         "context_frontier": made.frontier,
     }
