@@ -74,13 +74,13 @@ class Batch:
             raise
 
     def _step(self) -> dict[int, Round]:
-        tickets = list(self._running)
-        rounds = dict(zip(tickets, self._orchestrator.round([self._running[ticket] for ticket in tickets]), strict=True)
-                      if tickets else ())  # fmt: skip
+        served = dict(self._running)
+        made = self._orchestrator.round(list(served.values())) if served else ()
+        rounds = dict(zip(served, made, strict=True))
         while self._waiting and self._taken < self._places:
             waiting = self._waiting.popleft()
             rounds[waiting.ticket] = self._start(waiting)
-        for ticket in [ticket for ticket, made in rounds.items() if made.finish_reason and ticket in self._running]:
+        for ticket in [ticket for ticket, each in rounds.items() if each.finish_reason and ticket in self._running]:
             running = self._running.pop(ticket)
             if ticket in self._holds:
                 self._held[ticket] = running

@@ -129,7 +129,8 @@ class Decider:
         self, running: Sequence[Running], proposals: Sequence[Proposal], decided: Sequence[Decided], kept: Sequence[int]
     ) -> None:
         """Take what a round licensed, of which `kept` tokens were kept, into the counts of requests with penalties."""
-        lanes, tokens = list[int](), list[int]()
+        lanes: list[int] = []
+        tokens: list[int] = []
         for at, each in enumerate(running):
             if each.lane is not None and isinstance(decision := decided[at], Decision):
                 counted = rounds.counted(decision.licensed, kept[at], proposals[at].law is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import add
 from typing import NamedTuple, NoReturn
 
@@ -66,11 +66,7 @@ class Spans:
     @property
     def numbers(self) -> list[int]:
         """Those of `table`, request after request, on the host."""
-        numbers, first = list[int](), 0
-        for lane, start, count in zip(self.lanes, self.starts, self.counts, strict=True):
-            numbers += (lane, start, count, first)
-            first += count
-        return numbers
+        return list(chain.from_iterable(self))
 
     @once
     def masks(self) -> dict[object, Tensor | None]:
