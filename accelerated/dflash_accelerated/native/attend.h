@@ -155,7 +155,7 @@ static int64_t lay_out_work(const struct attention *a, struct attention_job *j) 
     *j = (struct attention_job){.a = *a, .padded = above(a->dim, LANES), .rooms = a->workspace};
     j->lines = least(BLOCK, above(a->rows * (a->query_heads / a->kv_heads), 16));
     j->state = 2 * BLOCK + j->lines * j->padded;
-    j->room = above(2 * j->state + j->lines * a->dim + LANES + 2 * TILE * j->padded, LANES);
+    j->room = above(2 * j->state + j->lines * (a->dim + TILE) + LANES + 2 * TILE * j->padded, LANES);
     j->joined = j->rooms + j->room * a->threads;
     j->wave = j->joined + j->state;
     int64_t held = a->threads > 1 ? 1 + WAVE * a->threads : 0;
@@ -170,7 +170,9 @@ int64_t attention_bytes(const struct attention *a) {
 void attend(const struct attention *a) {
     struct attention_job job;
     lay_out_work(a, &job);
-    job.pairs = PAIRS_AT_HAND && a->act == BF16 && a->given == BF16 && a->held == BF16 && a->dim % 32 == 0;
+    int bf16 = a->act == BF16 && a->given == BF16 && a->held == BF16;
+    job.pairs = PAIRS_AT_HAND && bf16 && a->dim % 32 == 0;
+    job.laced = !job.pairs && bf16 && a->dim % SLICE == 0;
     job.tiled = job.pairs && TILES_BUILT && tiles_granted;
     int64_t items = count_tasks(a, 0), few = a->threads > 1 && items < 4 * a->threads;
     int64_t chunks = few ? count_tasks(a, 1) : items, each = WAVE * a->threads;

@@ -30,6 +30,7 @@ struct attention_job {
     int64_t tasks, first, lines, padded; /* lines of a state, at most BLOCK; channels rounded up to lanes */
     int64_t state, room;          /* floats of a state, and of what a thread has */
     int split, pairs, tiled; /* whether chunks are tasks of their own; whether products take pairs of BF16; in tiles */
+    int laced;               /* whether FP32 totals have even channels beside odd ones, vector by vector */
 };
 
 /* A state: the greatest score and the sum of weights of each line, then the weighted sums [lines, padded]. */
@@ -78,26 +79,6 @@ static void see(const struct attention_job *j, const struct item *item, struct s
     }
 }
 
-/* LANES rows of keys into columns `to` [dim, TILE]: FP32, channel by channel. */
-static void turn_keys(const void *const *rows, int type, int64_t dim, float *to) {
-    int64_t each = type == F32 ? LANES : 2 * LANES, channel = 0;
-    for (; channel + each <= dim; channel += each) {
-        words x[LANES];
-        for (int i = 0; i < LANES; i++) memcpy(&x[i], at(rows[i], channel, type), sizeof x[i]);
-        transpose(x);
-        for (int i = 0; i < LANES; i++) {
-            if (type == F32) memcpy(to + (channel + i) * TILE, &x[i], sizeof x[i]);
-            else {
-                words even = x[i] << 16, odd = x[i] & 0xffff0000; /* a word holds two BF16 channels */
-                memcpy(to + (channel + 2 * i) * TILE, &even, sizeof even);
-                memcpy(to + (channel + 2 * i + 1) * TILE, &odd, sizeof odd);
-            }
-        }
-    }
-    for (; channel < dim; channel++)
-        for (int i = 0; i < LANES; i++) to[channel * TILE + i] = load_one(rows[i], channel, type);
-}
-
 /* Asks for a later key and value: `ahead` bytes on, `bytes` of each. It is only a hint. */
 INLINE void fetch_ahead(const void *key, const void *value, int64_t ahead, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) {
@@ -127,143 +108,26 @@ static struct place given_at(const struct attention *a, const struct item *item,
 
 #include "pairs.h"
 #include "tiled.h"
-
-/* Keys [low, high) of the tile that begins at `tile` into columns, values into FP32 rows [TILE, padded]. Nothing else
- * is read; the columns of other positions hold copies, which no line looks at. */
-static void fill_tile(const struct attention_job *j, const struct item *item, int64_t tile, int64_t low, int64_t high,
-                      float *columns, float *values) {
-    const struct attention *a = &j->a;
-    const int32_t *span = a->spans + 4 * item->request;
-    const void *keys[TILE];
-    for (int64_t p = low; p < high; p++) {
-        int own = p >= span[1], type = own ? a->given : a->held;
-        struct place here = own ? given_at(a, item, p) : stored_at(a, item, p);
-        keys[p - tile] = here.key;
-        if (!own) fetch_ahead(here.key, here.value, TILE * a->dim * width(a->act), a->dim * width(a->act));
-        for (int64_t i = 0; i < a->dim; i += LANES)
-            store(values, (p - tile) * j->padded + i, F32, load_some(here.value, i, type, a->dim - i));
-    }
-    for (int64_t i = 0; i < TILE; i++)
-        if (i < low - tile || i >= high - tile) keys[i] = keys[low - tile];
-    for (int64_t i = (low - tile) / LANES * LANES; i < high - tile; i += LANES)
-        turn_keys(keys + i, a->act, a->dim, columns + i);
-}
-
-/* Vectors of keys or of channels whose sums 4 lines keep in registers at once. */
-enum { ABREAST_PARTS = LANES == 8 ? 2 : 4, TILE_PARTS = TILE / LANES };
-
-/* Scores [4, TILE] of 4 lines: q [4, dim] times columns [dim, TILE], each a chain over the channels. */
-INLINE void score(const float *q, const float *columns, int64_t dim, float *scores) {
-    for (int64_t first = 0; first < TILE; first += ABREAST_PARTS * LANES) {
-        vec sums[4][ABREAST_PARTS] = {{{0}}};
-        for (int64_t channel = 0; channel < dim; channel++) {
-            vec key[ABREAST_PARTS];
-            for (int i = 0; i < ABREAST_PARTS; i++) key[i] = load(columns, channel * TILE + first + i * LANES, F32);
-            for (int line = 0; line < 4; line++)
-                for (int i = 0; i < ABREAST_PARTS; i++)
-                    sums[line][i] = fused(every(q[line * dim + channel]), key[i], sums[line][i]);
-        }
-        for (int line = 0; line < 4; line++)
-            for (int i = 0; i < ABREAST_PARTS; i++) store(scores, line * TILE + first + i * LANES, F32, sums[line][i]);
-    }
-}
-
-/* total += weights · values over the tile's rows [low, high), for `lines` lines and `parts` vectors of channels. */
-INLINE void mix(int lines, int parts, const float *weights, const float *values, int64_t low, int64_t high,
-                float *total, int64_t padded) {
-    vec sums[4][ABREAST_PARTS];
-    for (int line = 0; line < lines; line++)
-        for (int i = 0; i < parts; i++) sums[line][i] = load(total, line * padded + i * LANES, F32);
-    for (int64_t key = low; key < high; key++) {
-        vec value[ABREAST_PARTS];
-        for (int i = 0; i < parts; i++) value[i] = load(values, key * padded + i * LANES, F32);
-        for (int line = 0; line < lines; line++)
-            for (int i = 0; i < parts; i++)
-                sums[line][i] = fused(every(weights[line * TILE + key]), value[i], sums[line][i]);
-    }
-    for (int line = 0; line < lines; line++)
-        for (int i = 0; i < parts; i++) store(total, line * padded + i * LANES, F32, sums[line][i]);
-}
-
-INLINE void mix_all(int lines, const float *weights, const float *values, int64_t low, int64_t high, float *total,
-                    int64_t padded) {
-    int64_t i = 0, each = ABREAST_PARTS * LANES;
-    for (; i + each <= padded; i += each) mix(lines, ABREAST_PARTS, weights, values + i, low, high, total + i, padded);
-    for (; i < padded; i += LANES) mix(lines, 1, weights, values + i, low, high, total + i, padded);
-}
-
-/* Turns a line's scores into weights under its new peak; those outside [low, high) of the tile become 0. */
-INLINE void weigh(float *scores, int64_t low, int64_t high, float scale, float *peak, float *sum, float *total,
-                  int64_t padded) {
-    for (int64_t i = 0; i < low; i++) scores[i] = -INFINITY;
-    for (int64_t i = high; i < TILE; i++) scores[i] = -INFINITY;
-    vec tops = every(-INFINITY), sums[PARTS];
-    for (int i = 0; i < TILE_PARTS; i++) tops = larger(load(scores, i * LANES, F32) * scale, tops);
-    float top = lanes_most(tops), higher = top > *peak ? top : *peak;
-    for (int i = 0; i < PARTS; i++) {
-        vec x[TILE / SUMS];
-        for (int k = 0; k < TILE / SUMS; k++) x[k] = load(scores, k * SUMS + i * LANES, F32) * scale - higher;
-        exponential_of_each(x, TILE / SUMS);
-        for (int k = 0; k < TILE / SUMS; k++) store(scores, k * SUMS + i * LANES, F32, x[k]);
-        sums[i] = (x[0] + x[1]) + (x[2] + x[3]);
-    }
-    float shrink = higher == *peak ? 1.0f : exponential(every(*peak - higher))[0];
-    *sum = *sum * shrink + lanes_sum(sums);
-    *peak = higher;
-    if (shrink != 1.0f)
-        for (int64_t i = 0; i < padded; i += LANES) store(total, i, F32, load(total, i, F32) * shrink);
-}
-
-/* The tile's part for 4 lines. Lines that see only some of it go one by one: a hidden value is not even multiplied. */
-static void four_lines(const struct attention_job *j, const struct item *item, const struct sights *s, int64_t line,
-                       int64_t tile, const float *q, const float *columns, const float *values, float *state) {
-    float scores[4 * TILE], scale = 1.0f / sqrtf((float)j->a.dim);
-    int64_t lows[4], highs[4], whole = 0, any = 0;
-    for (int i = 0; i < 4; i++) {
-        lows[i] = highs[i] = 0;
-        if (line + i >= item->lines) continue;
-        lows[i] = most(0, s->low[line + i] - tile), highs[i] = least(TILE, s->high[line + i] - tile);
-        whole += lows[i] == 0 && highs[i] == TILE;
-        any += lows[i] < highs[i];
-    }
-    if (!any) return;
-    score(q + line * j->a.dim, columns, j->a.dim, scores);
-    float *totals = total_of(state) + line * j->padded;
-    for (int i = 0; i < 4; i++)
-        if (lows[i] < highs[i])
-            weigh(scores + i * TILE, lows[i], highs[i], scale, peak_of(state) + line + i, sum_of(state) + line + i,
-                  totals + i * j->padded, j->padded);
-    if (whole == 4) mix_all(4, scores, values, 0, TILE, totals, j->padded);
-    else
-        for (int i = 0; i < 4; i++)
-            if (lows[i] < highs[i])
-                mix_all(1, scores + i * TILE, values, lows[i], highs[i], totals + i * j->padded, j->padded);
-}
+#include "fp32.h"
 
 /* Positions [low, high) of one chunk into a cleared state; `then` is read after it. */
 static void chunk_of(const struct attention_job *j, const struct item *item, int64_t low, int64_t high, const float *q,
                      const struct sights *sights, float *columns, float *state, struct place then) {
-    float *values = columns + TILE * j->padded;
     int64_t stored = least(high, j->a.spans[4 * item->request + 1]);
     clear(state, item->lines, j->padded);
     if (j->tiled) tiled_chunk(j, item, sights, low, high, (const uint32_t *)q, columns, state);
     for (int64_t tile = low / TILE * TILE; tile < high && !j->tiled; tile += TILE) {
         int64_t from = most(low, tile), to = least(high, tile + TILE);
-        if (j->pairs) {
-            struct place later = tile + TILE < stored ? stored_at(&j->a, item, tile + TILE) : then;
-            if (tile + TILE >= stored) then = (struct place){0};
-            paired_tile(j, item, sights, from, to, (const uint32_t *)q, columns, state, later);
-            continue;
-        }
-        fill_tile(j, item, tile, from, to, columns, values);
-        for (int64_t line = 0; line < item->lines; line += 4)
-            four_lines(j, item, sights, line, tile, q, columns, values, state);
+        struct place later = tile + TILE < stored ? stored_at(&j->a, item, tile + TILE) : then;
+        if (tile + TILE >= stored) then = (struct place){0};
+        if (j->pairs) paired_tile(j, item, sights, from, to, (const uint32_t *)q, columns, state, later);
+        else plain_tile(j, item, sights, from, to, q, columns, state, later);
     }
 }
 
 /* Adds a later chunk's state to `all`: what saw nothing is no part of the sum, not even as 0 times a NaN. */
 static void join(const struct attention_job *j, int64_t lines, float *all, const float *more) {
-    float unit = j->pairs ? 0x1.62e43p-1f : 1.0f; /* of peaks, which are powers of 2 where pairs made them */
+    float unit = 0x1.62e43p-1f; /* of peaks, which are powers of 2 */
     for (int64_t line = 0; line < lines; line++) {
         float *total = total_of(all) + line * j->padded, sum = sum_of((float *)more)[line];
         const float *added = total_of((float *)more) + line * j->padded;
@@ -290,7 +154,13 @@ static void finish_lines(const struct attention_job *j, const struct item *item,
     for (int64_t line = 0; line < item->lines; line++) {
         int64_t row = first + (item->first + line) / heads, head = item->head * heads + (item->first + line) % heads;
         float *total = total_of(state) + line * j->padded, sum = sum_of(state)[line];
-        for (int64_t i = 0; i < a->dim; i += LANES) {
+        int laced = !PAIRS_AT_HAND && j->laced; /* what pairs cannot take is no whole slices either */
+        for (int64_t i = 0; laced && i < a->dim; i += 2 * LANES) {
+            vec even = (load(total, i, F32) + 0.0f) / sum, odd = (load(total, i + LANES, F32) + 0.0f) / sum;
+            words x = bf16_bits(even) >> 16 | (bf16_bits(odd) & 0xffff0000);
+            memcpy((void *)at(a->out, (row * a->query_heads + head) * a->dim + i, BF16), &x, sizeof x);
+        }
+        for (int64_t i = 0; !laced && i < a->dim; i += LANES) {
             vec x = load(total, i, F32);
 #if PAIRS_AT_HAND
             if (j->pairs) x = unlaced(load(total, i / 32 * 32, F32), load(total, i / 32 * 32 + 16, F32), i % 32);
