@@ -254,45 +254,66 @@ static void tile_task(const struct product_task *t) {
 }
 #endif
 
-/* How many rows and blocks fill the machine's registers with sums. */
+/* How many rows are multiplied at once, and by how many blocks: the registers hold all their sums, eight or more where
+ * that can be, for each step of a sum waits for the one before. */
 #if LANES == 16
-enum { ROWS_AT_ONCE = 6, BLOCKS_AT_ONCE = 4, BLOCKS_OF_ONE = 4 };
+enum { ROWS_AT_ONCE = 6 };
+#define BLOCKS_AT_ONCE(rows) 4
 #elif LANES == 8 || defined(__aarch64__)
-enum { ROWS_AT_ONCE = 6, BLOCKS_AT_ONCE = 1, BLOCKS_OF_ONE = 4 };
+enum { ROWS_AT_ONCE = 6 };
+#define BLOCKS_AT_ONCE(rows) ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1)
 #else
-enum { ROWS_AT_ONCE = 3, BLOCKS_AT_ONCE = 1, BLOCKS_OF_ONE = 2 };
+enum { ROWS_AT_ONCE = 3 };
+#define BLOCKS_AT_ONCE(rows) ((rows) == 1 ? 2 : 1)
 #endif
+
+/* How many of the rows that are left come next: 9 as 5 and 4, where 3 have too few sums. */
+INLINE int64_t rows_next(int64_t left) { return LANES == 8 && left == 9 ? 5 : least(ROWS_AT_ONCE, left); }
 
 /* How a weight is multiplied: FP32, BF16 widened to it, or BF16 in pairs. */
 enum { FLOATS, WIDE, PAIRS };
 
 enum { X_STRIDE = VECTOR_CHUNK + OUTPUTS }; /* rows lie apart in the cache too */
-enum { AHEAD = 16, LINE = OUTPUTS * 4 };  /* lines of a block that are asked for before they are needed */
+enum { LINE = OUTPUTS * 4 };
+/* Lines of a block that are asked for before they are needed; of a block alone more, that as many are on their way. */
+#define AHEAD(blocks) (LANES < 16 && (blocks) == 1 ? 64 : 16)
+
+/* The odd inputs in words of weights. Where registers are few this is read each time: a compiler would keep it in one,
+ * and for want of that sums in memory. */
+#if LANES == 16
+static const words ODD = {ALL_LANES(0xffff0000)};
+#else
+static const volatile words ODD = {ALL_LANES(0xffff0000)};
+#endif
 
 /* sums [blocks, rows, 16], `stride` floats from block to block, += x [rows, X_STRIDE] · weights; x is FP32, or words
  * for PAIRS. `count` is of inputs for FLOATS, else of pairs. At the end the first weights of `next` are asked for. */
 INLINE void multiply_vectors(int way, int rows, int blocks, const float *x, int64_t count, const char *weight,
                              const char *next, int64_t block_bytes, float *sums, int64_t stride) {
-    const char *ahead = weight + AHEAD * LINE;
+    const char *ahead = weight + AHEAD(blocks) * LINE;
     vec total[ROWS_AT_ONCE][4][PARTS];
     for (int b = 0; b < blocks; b++)
         for (int r = 0; r < rows; r++) memcpy(total[r][b], sums + b * stride + r * OUTPUTS, LINE);
     for (int64_t i = 0; i < count; i++, weight += LINE, ahead += LINE) {
-        if (i == count - AHEAD) ahead = next;
+        if (i == count - AHEAD(blocks)) ahead = next;
+        _Pragma("GCC unroll 4") /* or sums lie in memory */
         for (int b = 0; b < blocks; b++) {
             __builtin_prefetch(ahead + b * block_bytes);
-            for (int p = 0; p < PARTS; p++) {
-                words w = words_at((const uint32_t *)(weight + b * block_bytes) + p * LANES);
+            for (int odd = 0; odd < (way == WIDE ? 2 : 1); odd++) {
+                words w[PARTS], upper;
+                if (odd) upper = ODD;
+                for (int p = 0; p < PARTS; p++) {
+                    w[p] = words_at((const uint32_t *)(weight + b * block_bytes) + p * LANES);
+                    if (way == WIDE) w[p] = odd ? w[p] & upper : w[p] << 16;
+                }
                 for (int r = 0; r < rows; r++) {
-                    vec *sum = &total[r][b][p];
-                    const float *from = x + r * X_STRIDE + (way == WIDE ? 2 * i : i);
+                    const float *from = x + r * X_STRIDE + (way == WIDE ? 2 * i + odd : i);
+                    for (int p = 0; p < PARTS; p++) {
+                        vec *sum = &total[r][b][p];
 #if PAIRS_AT_HAND
-                    if (way == PAIRS) *sum = add_pairs(*sum, w, word_at((const uint32_t *)from));
+                        if (way == PAIRS) *sum = add_pairs(*sum, w[p], word_at((const uint32_t *)from));
 #endif
-                    if (way == FLOATS) *sum = fused(every(*from), (vec)w, *sum);
-                    if (way == WIDE) {
-                        *sum = fused(every(from[0]), (vec)(w << 16), *sum);
-                        *sum = fused(every(from[1]), (vec)(w & 0xffff0000), *sum);
+                        if (way != PAIRS) *sum = fused(every(*from), (vec)w[p], *sum);
                     }
                 }
             }
@@ -325,9 +346,9 @@ INLINE void vector_task(int way, const struct product_task *t) {
         next = least(j->padded, input + VECTOR_CHUNK);
         int64_t count = (next - input) / (way == FLOATS ? 1 : 2);
         for (int64_t row = 0, rows; row < t->rows; row += rows) {
-            rows = least(ROWS_AT_ONCE, t->rows - row);
+            rows = rows_next(t->rows - row);
             take_rows(way, j, t->first_row + row, rows, input, next, x);
-            int64_t each = rows == 1 ? BLOCKS_OF_ONE : BLOCKS_AT_ONCE;
+            int64_t each = BLOCKS_AT_ONCE(rows);
             for (int64_t block = 0, blocks; block < t->blocks; block += blocks) {
                 blocks = t->blocks - block < each ? 1 : each;
                 const char *weight = block_of(j, t->first_block + block, input);
@@ -338,7 +359,7 @@ INLINE void vector_task(int way, const struct product_task *t) {
 #define CASE(n) \
     case n: \
         if (blocks == 1) PART(n, 1); \
-        else PART(n, n == 1 ? BLOCKS_OF_ONE : BLOCKS_AT_ONCE); \
+        else PART(n, BLOCKS_AT_ONCE(n)); \
         break;
                 switch (rows) {
                     CASE(1) CASE(2) CASE(3)
@@ -382,7 +403,8 @@ static void multiply_blocks(const struct product_task *t) {
 
 static void multiply_task(void *held, int64_t index, int64_t thread) {
     const struct product_job *j = held;
-    static _Thread_local float sums[TASK_ROWS * TASK_BLOCKS * OUTPUTS] __attribute__((aligned(64))); /* stacks are small */
+    /* Stacks are small. */
+    static _Thread_local float sums[TASK_ROWS * TASK_BLOCKS * OUTPUTS] __attribute__((aligned(64)));
     struct product_task t = {j, index % j->row_tasks * j->task_rows, 0, index / j->row_tasks * j->task_blocks, 0, sums};
     t.rows = least(j->task_rows, j->rows - t.first_row);
     t.blocks = least(j->task_blocks, above(j->p.outputs, OUTPUTS) / OUTPUTS - t.first_block);
