@@ -60,12 +60,13 @@ def _told(made: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main(profile: str, dtype: str, second: bool, **options: Any) -> None:
+def main(profile: str, dtype: str, second: bool, temperature: float) -> None:
+    """Of requests at that temperature and of greedy ones."""
     compiled = Compiled()
     with pretended.device(compiled.add):
         engine = pretended.load(profile, getattr(torch, dtype), second)
-        for requests in (1, 3):
-            pretended.play(engine, requests, 3, **options)
+        for requests, warmth in ((1, temperature), (3, temperature), (3, 0.0)):
+            pretended.play(engine, requests, 3, temperature=warmth)
         engine.decode_plain([3, 1, 4], 3, stop_ids=[])
     print(json.dumps(list(compiled.kernels.values())))
 

@@ -18,9 +18,9 @@ OPS = Path(dflash_accelerated.__file__).parent / "ops"
 ENGINES = [
     {"profile": "zlab", "dtype": "bfloat16", "second": True, "temperature": 0.7},
     {"profile": "ninfer", "dtype": "bfloat16", "second": True, "temperature": 0.7},
-    {"profile": "zlab", "dtype": "float32", "second": False},
+    {"profile": "zlab", "dtype": "float32", "second": False, "temperature": 0.7},
 ]
-"""All three combinations of dtypes, both kinds of draft, greedy and sampled."""
+"""All three combinations of dtypes, both kinds of draft."""
 
 SHARED = 227 << 10
 """Bytes of shared memory that a program may have, by NVIDIA's CUDA C++ Programming Guide."""

@@ -8,8 +8,15 @@ from dflash_accelerated.ops.acceptance import Chains, SparseLaw
 from dflash_accelerated.ops.acceptance import torch as plainly
 from dflash_accelerated.ops.acceptance import triton as kernel
 from dflash_accelerated.ops.filters import Distribution
+from dflash_accelerated.ops.sampling import triton as sampling
 
 VOCABULARY, EXTENTS = 67, (4, 0, 3, 1, 4)
+
+
+@pytest.fixture(autouse=True)
+def tile(monkeypatch):
+    """A row over every id has three tiles, over which what is left must be added up; one of candidates has one."""
+    monkeypatch.setattr(sampling, "TILE", 32)
 
 
 def sixteenths(shape, generator):
@@ -73,3 +80,16 @@ def test_a_residual_of_nothing_ends_as_the_profile_says(numerics, supported):
     drawn_from.q[:] = 1.0
     last = (chains, torch.zeros(2, dtype=torch.int64), drawn_from, law, torch.tensor([0.9, 0.2]), numerics)
     assert torch.equal(kernel.terminal(*last), plainly.terminal(*last))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_goal_beside_a_sum_of_what_is_left_is_judged_by_the_sum_in_order(numerics, sparse):
+    """1/2, 2⁻⁵⁰, nothing, and 1/2 are left: half of it lies 2⁻⁵¹ below the second sum, too near for another order."""
+    p, q = torch.zeros(2, VOCABULARY), torch.zeros(1, VOCABULARY)
+    p[0, [0, 1, -1]], q[0, [0, -1]] = torch.tensor([1.0, 2.0**-50, 0.625]), torch.tensor([0.5, 0.125])
+    ids = torch.tensor([[0, VOCABULARY - 1, -1]]) if sparse else None
+    drawn_from = SparseLaw(ids, torch.tensor([[0.5, 0.125, 0.0]]) if sparse else q)
+    chains, none = Chains.of([torch.tensor([0])]), torch.zeros(1, dtype=torch.int64)
+    for coin, token in ((0.25, 0), (0.5, 1), (0.75, VOCABULARY - 1)):
+        last = (chains, none, drawn_from, Distribution(None, p), torch.tensor([coin]), numerics)
+        assert plainly.terminal(*last).tolist() == kernel.terminal(*last).tolist() == [token]

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 from dflash_accelerated.ops.filters import Distribution
+from dflash_accelerated.ops.sampling import triton as kernel
 from dflash_accelerated.ops.sampling.torch import draw as plainly
 from dflash_accelerated.ops.sampling.triton import draw
 
 
-@pytest.mark.parametrize("size", [1, 20, 67, 2500])
+@pytest.fixture(autouse=True)
+def tile(monkeypatch):
+    """Rows of one tile, and rows of several, in some of which nothing is."""
+    monkeypatch.setattr(kernel, "TILE", 32)
+
+
+@pytest.mark.parametrize("size", [1, 20, 67, 200])
 @pytest.mark.parametrize("supported", [False, True])
 def test_draws_are_the_same(numerics, size, supported):
     generator = torch.Generator().manual_seed(size)
@@ -18,6 +25,7 @@ def test_draws_are_the_same(numerics, size, supported):
     p[1, size // 2] = torch.nan
     p[2] = 0.0
     p[3, -1] = 0.0
+    p[4, : size // 3] = 0.0
     support = torch.randperm(3 * size, generator=generator)[:size].expand(7, size) if supported else None
     goal = torch.tensor([0.3, 0.3, 0.3, 2.0, 0.0, 0.999, 0.5])  # one past the sum
     expected = plainly(Distribution(support, p), goal, numerics)

@@ -1,4 +1,4 @@
-"""Acceptance and correction in Triton: one program to a request."""
+"""Acceptance and correction in Triton: a program to a request, and to each tile of a row that is added up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_accelerated.ops.acceptance.chains import Chains
 from dflash_accelerated.ops.acceptance.laws import SparseLaw
 from dflash_accelerated.ops.compiling import OPTIONS
 from dflash_accelerated.ops.filters import Distribution
-from dflash_accelerated.ops.sampling.triton import draw
+from dflash_accelerated.ops.sampling.triton import FAR, SLACK, crossed, crossings, last_above, tile_sums, tiled
 
 
 @triton.jit
@@ -87,50 +87,89 @@ def _drawn_at(ids, q, row, token, live, size, SPARSE: tl.constexpr):
 
 
 @triton.jit
-def _holds_nan(values, row, live, size, BLOCK: tl.constexpr):
-    """Whether a row of values [N, size] holds a NaN, as an integer."""
-    found = tl.full([], 0, tl.int32)
-    for start in range(0, size, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        value = tl.load(values + row * size + at, mask=live & (at < size), other=0)
-        found = tl.maximum(found, tl.max((value != value).to(tl.int32), axis=0))
-    return found
+def _left(
+    ids, q, support, p, row, drawn_row, at, corrected, drawn_size, size,
+    DRAWN_SPARSE: tl.constexpr, SUPPORTED: tl.constexpr,
+):  # fmt: skip
+    """What the terminal token is drawn from at places `at` [BLOCK] of a row: p, less q where it is `corrected`."""
+    token = at.to(tl.int64)
+    if SUPPORTED:
+        token = tl.load(support + row * size + at, mask=at < size, other=-1)
+    target = tl.load(p + row * size + at, mask=at < size, other=0).to(tl.float64)
+    left = target - _drawn_at(ids, q, drawn_row, token, corrected, drawn_size, DRAWN_SPARSE)
+    return tl.where(corrected, tl.where(left < 0, 0.0, left), target)
 
 
 @triton.jit
-def _residual(
-    ids, q, support, p, accepted, counts, first, coins, rest, goals, drawn_size, size,
-    DRAWN_SPARSE: tl.constexpr, SUPPORTED: tl.constexpr, TO_TARGET: tl.constexpr, TO_TOP: tl.constexpr,
-    BLOCK: tl.constexpr,
+def _sum_residuals(
+    ids, q, support, p, accepted, counts, first, sums, lasts, drawn_size, size,
+    DRAWN_SPARSE: tl.constexpr, SUPPORTED: tl.constexpr, TO_TARGET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What the terminal token is drawn from, float64 [B, size], and the goal of that draw."""
-    request = tl.program_id(0).to(tl.int64)
-    kept, coin = tl.load(accepted + request), tl.load(coins + request).to(tl.float64)
+    """Of one tile of what is left the sum, and the last place above 0; with TO_TARGET the same of p, in a second plane.
+
+    The sum is a NaN where such a tile of the draft's row holds one, at whichever id.
+    """
+    request, tile, tiles = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    kept, into = tl.load(accepted + request), request * tiles + tile
     row, corrected = tl.load(first + request) + kept, kept < tl.load(counts + request)
-    unknown = _holds_nan(q, row - request, corrected, drawn_size, BLOCK)
-    mass = tl.full([], 0, tl.float64)
-    for start in range(0, size, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        token = at.to(tl.int64)
-        if SUPPORTED:
-            token = tl.load(support + row * size + at, mask=at < size, other=-1)
+    at = tile * BLOCK + tl.arange(0, BLOCK)
+    drawn = tl.load(q + (row - request) * drawn_size + at, mask=corrected & (at < drawn_size), other=0)
+    unknown = tl.max((drawn != drawn).to(tl.int32), axis=0) != 0
+    left = _left(ids, q, support, p, row, row - request, at, corrected, drawn_size, size, DRAWN_SPARSE, SUPPORTED)
+    tl.store(sums + into, tl.where(unknown, float("nan"), tl.sum(left, axis=0)))
+    tl.store(lasts + into, last_above(left, tile * BLOCK))
+    if TO_TARGET:
+        into += tl.num_programs(0) * tiles
         target = tl.load(p + row * size + at, mask=at < size, other=0).to(tl.float64)
-        left = target - _drawn_at(ids, q, row - request, token, corrected, drawn_size, DRAWN_SPARSE)
-        left = tl.where(unknown != 0, float("nan"), tl.where(left < 0, 0.0, left))
-        left = tl.where(corrected, left, target)
-        mass += tl.sum(tl.where(at < size, left, 0.0), axis=0)
-        tl.store(rest + request * size + at, left, mask=at < size)
-    goal = tl.where(corrected, coin * mass, coin)
-    if corrected & (mass <= 0) & (TO_TARGET or TO_TOP):
-        tl.debug_barrier()
-        for start in range(0, size, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            other = (at == 0).to(tl.float64)
-            if TO_TARGET:
-                other = tl.load(p + row * size + at, mask=at < size, other=0).to(tl.float64)
-            tl.store(rest + request * size + at, other, mask=at < size)
-        goal = coin
-    tl.store(goals + request, goal)
+        tl.store(sums + into, tl.sum(target, axis=0))
+        tl.store(lasts + into, last_above(target, tile * BLOCK))
+
+
+@triton.jit
+def _terminal(
+    ids, q, support, p, accepted, counts, first, coins, sums, lasts, tokens, drawn_size, size, tiles,
+    DRAWN_SPARSE: tl.constexpr, SUPPORTED: tl.constexpr, TO_TARGET: tl.constexpr, TO_TOP: tl.constexpr,
+    BLOCK: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """One request's draw from what is left, of which the tiles between which the goal is passed are made again."""
+    request, place = tl.program_id(0).to(tl.int64), tl.arange(0, TILES)
+    kept, goal = tl.load(accepted + request), tl.load(coins + request).to(tl.float64)
+    row, corrected = tl.load(first + request) + kept, kept < tl.load(counts + request)
+    held, own = place < tiles, request * tiles + place
+    of_tiles = tl.load(sums + own, mask=held, other=0)
+    mass = tl.sum(of_tiles, axis=0)
+    nothing = corrected & (mass <= 0)
+    if TO_TARGET:
+        corrected = corrected & (nothing == 0)
+        own += tl.where(nothing, tl.num_programs(0) * tiles, 0)
+        of_tiles = tl.load(sums + own, mask=held, other=0)
+    last = tl.max(tl.load(lasts + own, mask=held, other=-1), axis=0)
+    goal = tl.where(corrected, goal * mass, goal)
+    slack = tl.full([], SLACK, tl.float64) * size
+    begin, end, total = crossed(of_tiles, goal, slack)
+    rank, maybe = tl.full([], FAR, tl.int32), tl.full([], FAR, tl.int32)
+    for tile in range(begin, tl.minimum(end + 1, tiles)):
+        at = tile * BLOCK + tl.arange(0, BLOCK)
+        left = _left(ids, q, support, p, row, row - request, at, corrected, drawn_size, size, DRAWN_SPARSE, SUPPORTED)
+        here, near = crossings(left, tile * BLOCK, total, goal, slack)
+        rank, maybe, total = tl.minimum(rank, here), tl.minimum(maybe, near), total + tl.sum(left, axis=0)
+    if rank != maybe:
+        rank, total = tl.full([], FAR, tl.int32), tl.full([], 0, tl.float64)
+        for one in range(size):
+            at = one + tl.arange(0, 1)
+            left = _left(
+                ids, q, support, p, row, row - request, at, corrected, drawn_size, size, DRAWN_SPARSE, SUPPORTED
+            )
+            total += tl.sum(left, axis=0)
+            rank = tl.where((total > goal) & (rank == FAR), one, rank)
+    rank = tl.where(rank == FAR, last, rank)
+    found = (last >= 0) & (mass == mass)
+    if TO_TOP:
+        rank, found = tl.where(nothing, 0, rank), found | nothing
+    token = rank.to(tl.int64)
+    if SUPPORTED:
+        token = tl.load(support + row * size + rank, mask=found, other=-1)
+    tl.store(tokens + request, tl.where(found, token, -1))
 
 
 def terminal(
@@ -146,17 +185,21 @@ def terminal(
     0.1.0 _rejection_sample; vllm-project/vllm pull 50183.
     """
     ids, q, support, p = _tables(drawn_from, law, accepted)
-    rest = p.new_empty(len(accepted), p.shape[1], dtype=torch.float64)
-    goals, instead = rest.new_empty(len(accepted)), numerics.profile.axes["zero_residual"]
-    block = min(2048, triton.next_power_of_2(max(p.shape[1], q.shape[1])))
-    _residual[(len(accepted),)](
-        ids, q, support, p, accepted, chains.counts, chains.first, coins.contiguous(), rest, goals, q.shape[1],
-        p.shape[1], DRAWN_SPARSE=drawn_from.ids is not None, SUPPORTED=law.support is not None,
-        TO_TARGET=instead == "target", TO_TOP=instead == "top_token" and law.support is not None, BLOCK=block,
-        **OPTIONS,
+    tokens, instead = torch.empty_like(accepted), numerics.profile.axes["zero_residual"]
+    requests, size, drawn_size, to_target = len(accepted), p.shape[1], q.shape[1], instead == "target"
+    block, tiles = tiled(max(size, drawn_size))
+    sums, lasts = tile_sums(p, 2 if to_target else 1, requests, tiles)
+    kinds = {"DRAWN_SPARSE": drawn_from.ids is not None, "SUPPORTED": law.support is not None}
+    rows = (ids, q, support, p, accepted, chains.counts, chains.first)
+    _sum_residuals[(requests, tiles)](
+        *rows, sums, lasts, drawn_size, size, TO_TARGET=to_target, BLOCK=block, **kinds, **OPTIONS
+    )
+    _terminal[(requests,)](
+        *rows, coins.contiguous(), sums, lasts, tokens, drawn_size, size, tiles, TO_TARGET=to_target,
+        TO_TOP=instead == "top_token" and law.support is not None, BLOCK=block,
+        TILES=triton.next_power_of_2(tiles), **kinds, **OPTIONS,
     )  # fmt: skip
-    top = None if law.support is None else law.support[chains.first + accepted]
-    return draw(Distribution(top, rest), goals, numerics)
+    return tokens
 
 
 def _tables(drawn_from: SparseLaw, law: Distribution, unused: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Inverse-CDF draws in Triton.
+"""Inverse-CDF draws in Triton: first the sums of a row's tiles, each in a program of its own, then the tile that tells.
 
 The rule adds weights one after another in float64. A GPU adds many at once, in another order, and knows how far apart
 the two can be; where a goal lies within that of a sum, it adds again, one after another. So the rank is the rule's.
@@ -17,6 +17,9 @@ from dflash_accelerated.ops.filters import Distribution
 
 FAR = tl.constexpr(2**30)
 """Past every rank."""
+
+TILE = 1024
+"""The most weights to a program of the first pass."""
 
 SLACK = tl.constexpr(2.0**-50)
 """Two sums of n weights, in whatever orders, differ by less than n times this share: each addition by 2⁻⁵³ of it."""
@@ -50,27 +53,58 @@ def drawn_rank(weights, goal, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _draw(weights, support, goals, tokens, size, SUPPORTED: tl.constexpr, BLOCK: tl.constexpr):
-    """One row's draw."""
-    row = tl.program_id(0).to(tl.int64)
+def crossed(sums, goal, slack):
+    """The first tile in which a goal may be passed, the first in which it surely is, and the sum before the former.
+
+    `sums` float64 [TILES] are those of a row's tiles, in order. FAR where there is no such tile.
+    """
+    tile, after = tl.arange(0, sums.shape[0]), tl.cumsum(sums, axis=0)
+    begin = tl.min(tl.where(after * (1 + slack) > goal, tile, FAR), axis=0)
+    end = tl.min(tl.where(after * (1 - slack) > goal, tile, FAR), axis=0)
+    return begin, end, tl.sum(tl.where(tile < begin, sums, 0.0), axis=0)
+
+
+@triton.jit
+def last_above(weights, start):
+    """The last of the ranks from `start` whose weight [N] is above 0, else -1."""
+    return tl.max(tl.where(weights > 0, start + tl.arange(0, weights.shape[0]), -1), axis=0)
+
+
+@triton.jit
+def _sum_tiles(weights, sums, lasts, size, BLOCK: tl.constexpr):
+    """Of one tile of a row the sum, a NaN where it holds one, and the last rank of weight above 0."""
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, into = tile * BLOCK + tl.arange(0, BLOCK), row * tl.num_programs(1) + tile
+    part = tl.load(weights + row * size + at, mask=at < size, other=0).to(tl.float64)
+    tl.store(sums + into, tl.sum(part, axis=0))
+    tl.store(lasts + into, last_above(part, tile * BLOCK))
+
+
+@triton.jit
+def _draw(
+    weights, support, goals, sums, lasts, tokens, size, tiles,
+    SUPPORTED: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """One row's draw, which reads the tiles between which the goal is passed."""
+    row, place = tl.program_id(0).to(tl.int64), tl.arange(0, TILES)
     own, goal = weights + row * size, tl.load(goals + row).to(tl.float64)
-    slack, total = tl.full([], SLACK, tl.float64) * size, tl.full([], 0, tl.float64)
+    of_tiles = tl.load(sums + row * tiles + place, mask=place < tiles, other=0)
+    last = tl.max(tl.load(lasts + row * tiles + place, mask=place < tiles, other=-1), axis=0)
+    slack, mass = tl.full([], SLACK, tl.float64) * size, tl.sum(of_tiles, axis=0)
+    begin, end, total = crossed(of_tiles, goal, slack)
     rank, maybe = tl.full([], FAR, tl.int32), tl.full([], FAR, tl.int32)
-    last, unknown = tl.full([], -1, tl.int32), tl.full([], 0, tl.int32)
-    for start in range(0, size, BLOCK):
-        at = start + tl.arange(0, BLOCK)
+    for tile in range(begin, tl.minimum(end + 1, tiles)):
+        at = tile * BLOCK + tl.arange(0, BLOCK)
         part = tl.load(own + at, mask=at < size, other=0).to(tl.float64)
-        here, near = crossings(part, start, total, goal, slack)
+        here, near = crossings(part, tile * BLOCK, total, goal, slack)
         rank, maybe, total = tl.minimum(rank, here), tl.minimum(maybe, near), total + tl.sum(part, axis=0)
-        last = tl.maximum(last, tl.max(tl.where(part > 0, at, -1), axis=0))
-        unknown = tl.maximum(unknown, tl.max((part != part).to(tl.int32), axis=0))
     if rank != maybe:
         rank, total = tl.full([], FAR, tl.int32), tl.full([], 0, tl.float64)
         for one in range(size):
             total += tl.load(own + one).to(tl.float64)
             rank = tl.where((total > goal) & (rank == FAR), one, rank)
     rank = tl.where(rank == FAR, last, rank)
-    found = (last >= 0) & (unknown == 0)
+    found = (last >= 0) & (mass == mass)
     token = rank.to(tl.int64)
     if SUPPORTED:
         token = tl.load(support + row * size + rank, mask=found, other=-1)
@@ -87,10 +121,24 @@ def draw(law: Distribution, goal: Tensor, numerics: Numerics) -> Tensor:
     weights, supported = law.p.contiguous(), law.support is not None
     tokens = weights.new_empty(len(weights), dtype=torch.int64)
     support = tokens if law.support is None else law.support.contiguous()
-    size = weights.shape[1]
-    block = min(2048, triton.next_power_of_2(size))
-    if len(weights):
-        _draw[(len(weights),)](
-            weights, support, goal.contiguous(), tokens, size, SUPPORTED=supported, BLOCK=block, **OPTIONS
-        )
+    rows, size = weights.shape
+    block, tiles = tiled(size)
+    if rows:
+        sums, lasts = tile_sums(weights, rows, tiles)
+        _sum_tiles[(rows, tiles)](weights, sums, lasts, size, BLOCK=block, **OPTIONS)
+        _draw[(rows,)](
+            weights, support, goal.contiguous(), sums, lasts, tokens, size, tiles, SUPPORTED=supported, BLOCK=block,
+            TILES=triton.next_power_of_2(tiles), **OPTIONS,
+        )  # fmt: skip
     return tokens
+
+
+def tiled(size: int) -> tuple[int, int]:
+    """How many weights of a row of `size` a program adds up, and how many programs that are."""
+    block = min(TILE, int(triton.next_power_of_2(max(1, size))))
+    return block, max(1, -(-size // block))
+
+
+def tile_sums(like: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
+    """Room for the sums of tiles, and for the last ranks in them."""
+    return like.new_empty(shape, dtype=torch.float64), like.new_empty(shape, dtype=torch.int32)
