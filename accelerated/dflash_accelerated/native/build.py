@@ -26,7 +26,7 @@ FLAGS = ("-std=gnu11", "-O3", TUNED, "-ffp-contract=off", "-fno-math-errno", "-W
 body of a loop and its last elements; no -ffast-math, which would order sums anew and lose NaN."""
 
 SECONDS = 300
-"""GCC needs 25 seconds of a core for a machine without AVX-512, and other programs may want that core too."""
+"""GCC and Clang need 12 seconds of a core, and other programs may want that core too."""
 
 ABANDONED = 3600
 PREFIX = "tmp"

@@ -1,8 +1,8 @@
 /* Norms, RoPE, SwiGLU and the grouped convolution: one row after another, each in FP32 with the roundings of the torch
  * functions of the same names. */
 
-/* 1 / sqrt(mean(x²) + eps) of one row; with `through` its elements are rounded to that type first. Of
- * SUMS numbers each, part i adds to sum i mod 4. */
+/* 1 / sqrt(mean(x²) + eps) of one row; with `through` its elements are rounded to that type first. Of each 4 · SUMS
+ * numbers every one has a sum of its own. */
 INLINE float inverse_rms(const void *x, int type, int through, int64_t n, float eps) {
     vec sums[4 * PARTS] = {{0}};
     int64_t i = 0;

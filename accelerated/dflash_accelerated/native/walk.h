@@ -13,8 +13,8 @@ struct walk_job {
     int act, compute, last_rank;
 };
 
-/* Σ (successor · g) · predecessor over the codebooks' columns: of SUMS columns each, even
- * and odd parts in sums of their own. */
+/* Σ (successor · g) · predecessor over the codebooks' columns: of each 2 · SUMS columns every one has a sum of its
+ * own. */
 INLINE float edge(const void *after, const void *g, const void *before, int64_t rank, int compute, int act) {
     vec sums[2 * PARTS] = {{0}};
     int64_t i = 0;

@@ -296,7 +296,7 @@ def test_processes_that_build_at_once_do_not_disturb_each_other(
     "command", ["clang -march=x86-64", "clang -march=x86-64-v3", "clang -march=sapphirerapids", "aarch64-linux-gnu-gcc"]
 )
 def test_other_compilers_and_machines_read_the_kernels_without_a_warning(command: str) -> None:
-    """Read and not compiled, which takes up to half a minute each."""
+    """Read and not compiled, which takes ten seconds and more each."""
     compiler, *machine = shlex.split(command)
     if not shutil.which(compiler):
         pytest.skip(f"no {compiler} on the path")
