@@ -60,14 +60,15 @@ static struct item find_task(const struct attention *a, int split, int64_t task)
     return item;
 }
 
-/* A thread's own part of the workspace. */
+/* A thread's own part of the workspace; `one` and its `lone` queries are of one line. */
 struct bench {
-    float *state, *all, *q, *columns;
+    float *state, *all, *one, *lone, *q, *columns;
 };
 
 static struct bench bench_of(const struct attention_job *j, int64_t thread) {
-    float *state = j->rooms + thread * j->room, *all = state + j->state, *q = all + j->state;
-    return (struct bench){state, all, q, q + j->lines * j->a.dim + LANES};
+    float *state = j->rooms + thread * j->room, *all = state + j->state, *one = all + j->state;
+    float *lone = one + 2 * BLOCK + ABREAST * j->padded, *q = lone + ABREAST * j->a.dim;
+    return (struct bench){state, all, one, lone, q, q + j->lines * j->a.dim + LANES};
 }
 
 static void take_queries(const struct attention_job *j, const struct item *item, float *q, struct sights *sights) {
@@ -84,6 +85,40 @@ static struct place after_task(const struct attention_job *j, int64_t task) {
     return low < j->a.spans[4 * next.request + 1] ? stored_at(&j->a, &next, low) : (struct place){NULL, NULL};
 }
 
+/* Whether each of a line's totals is a finite number. */
+static int all_finite(const float *total, int64_t count) {
+    vec zeros = {0};
+    for (int64_t i = 0; i < count; i += LANES) zeros += load(total, i, F32) * 0.0f;
+    return !any(no_number(zeros, zeros));
+}
+
+/* Positions [low, high) of one chunk for one line of the item. */
+static void take_alone(const struct attention_job *j, const struct item *item, int64_t line, int64_t low, int64_t high,
+                       const struct bench *b, float *state) {
+    struct item lone = *item;
+    struct sights sights;
+    lone.first += line, lone.lines = 1;
+    take_queries(j, &lone, b->lone, &sights);
+    low = most(low, sights.low[0]), high = least(high, sights.high[0]);
+    if (low < high) chunk_of(j, &lone, low, high, b->lone, &sights, b->columns, b->one, (struct place){0});
+    else clear(b->one, 1, j->padded);
+    peak_of(state)[line] = *peak_of(b->one), sum_of(state)[line] = *sum_of(b->one);
+    memcpy(total_of(state) + line * j->padded, total_of(b->one), j->padded * sizeof *state);
+}
+
+/* Positions [low, high) of one chunk into `state`. Pairs and tiles give what a line does not see the weight 0, and 0
+ * times a NaN or an infinity is NaN: a line that may have met one so is done again alone, with zeros for what is hidden
+ * from it. That is the same arithmetic, so it keeps what is its own bit for bit. */
+static void take_chunk(const struct attention_job *j, const struct item *item, int64_t low, int64_t high,
+                       const struct bench *b, const struct sights *sights, float *state, struct place then) {
+    chunk_of(j, item, low, high, b->q, sights, b->columns, state, then);
+    for (int64_t line = 0; j->pairs && line < item->lines; line++) {
+        int hidden = sights->low[line] > low || sights->high[line] < high;
+        if (hidden && !all_finite(total_of(state) + line * j->padded, j->padded))
+            take_alone(j, item, line, low, high, b, state);
+    }
+}
+
 /* All chunks of an item, and what comes of them. */
 static void run_item(const struct attention_job *j, int64_t task, int64_t thread) {
     struct item item = find_task(&j->a, 0, task);
@@ -94,7 +129,7 @@ static void run_item(const struct attention_job *j, int64_t task, int64_t thread
         float *to = low == item.low ? b.all : b.state;
         high = least(item.high, low / CHUNK * CHUNK + CHUNK);
         struct place then = high < item.high ? stored_at(&j->a, &item, high) : after_task(j, task);
-        chunk_of(j, &item, low, high, b.q, &sights, b.columns, to, then);
+        take_chunk(j, &item, low, high, &b, &sights, to, then);
         if (to == b.state) join(j, item.lines, b.all, b.state);
     }
     finish_lines(j, &item, b.all);
@@ -107,7 +142,7 @@ static void run_chunk(const struct attention_job *j, int64_t task, int64_t threa
     struct sights sights;
     take_queries(j, &item, b.q, &sights);
     int64_t low = most(item.low, item.chunk * CHUNK), high = least(item.high, (item.chunk + 1) * CHUNK);
-    chunk_of(j, &item, low, high, b.q, &sights, b.columns, j->wave + task * j->state, after_task(j, j->first + task));
+    take_chunk(j, &item, low, high, &b, &sights, j->wave + task * j->state, after_task(j, j->first + task));
 }
 
 static void run_task(void *held, int64_t task, int64_t thread) {
@@ -155,7 +190,8 @@ static int64_t lay_out_work(const struct attention *a, struct attention_job *j) 
     *j = (struct attention_job){.a = *a, .padded = above(a->dim, LANES), .rooms = a->workspace};
     j->lines = least(BLOCK, above(a->rows * (a->query_heads / a->kv_heads), 16));
     j->state = 2 * BLOCK + j->lines * j->padded;
-    j->room = above(2 * j->state + j->lines * (a->dim + TILE) + LANES + 2 * TILE * j->padded, LANES);
+    j->room = 2 * j->state + 2 * BLOCK + ABREAST * (j->padded + a->dim); /* as in bench_of */
+    j->room = above(j->room + j->lines * (a->dim + TILE) + LANES + 2 * TILE * j->padded, LANES);
     j->joined = j->rooms + j->room * a->threads;
     j->wave = j->joined + j->state;
     int64_t held = a->threads > 1 ? 1 + WAVE * a->threads : 0;

@@ -224,6 +224,36 @@ def test_a_chunk_that_a_row_does_not_see_is_no_part_of_it(numerics: Numerics) ->
         assert torch.equal(made[1:], rows[0][1:])
 
 
+SPOILT = {
+    "last-row": ([(0, 40, 16)], (8, 2, 64), 64, 0),
+    "last-row-of-few-lines": ([(0, 40, 3)], (2, 1, 32), 64, 0),
+    "last-row-after-a-chunk": ([(0, 1030, 16)], (8, 2, 32), 1100, 0),
+    "last-row-of-odd-channels": ([(0, 100, 5)], (6, 2, 10), 128, 0),
+    "first-of-a-window": ([(0, 1030, 16)], (8, 2, 32), 1100, 20),
+}
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("case", SPOILT)
+def test_what_a_row_does_not_see_cannot_spoil_it(case: str, bad: float, numerics: Numerics) -> None:
+    """A proposal that overflows may be rejected: then the rows before it stand, and are what they are without it."""
+    spans, heads, slots, window = SPOILT[case]
+    q, k, v, store, _, clean = one_call(numerics, spans, heads, slots, window, True)
+    ((lane, start, count),) = spans
+    packed = Spans([lane], [start], [count], CPU)
+    if window:
+        store.values[lane, 1, :, start - window + 1] = bad
+    else:
+        v[-1] = bad
+    seen = slice(0, 1) if window else slice(count - 1, count)
+    hidden = slice(1, count) if window else slice(0, count - 1)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        made = attend(q, k, v, store, 1, packed, window, True, False, numerics)
+        assert torch.equal(made[hidden], clean[hidden])
+        assert not bool(made[seen].isfinite().any())
+
+
 def test_only_kept_rows_change_the_store(numerics: Numerics) -> None:
     for keep in (False, True):
         spans = [(2, 5, 3), (0, 9, 2)]
