@@ -358,7 +358,7 @@ INLINE void vector_task(int way, const struct product_task *t) {
 #define PART(n, blocks) multiply_vectors(way, n, blocks, x, count, weight, next, bytes, sums, stride)
 #define CASE(n) \
     case n: \
-        if (blocks == 1) PART(n, 1); \
+        if (blocks == 1 || BLOCKS_AT_ONCE(n) == 1) PART(n, 1); \
         else PART(n, BLOCKS_AT_ONCE(n)); \
         break;
                 switch (rows) {
