@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Protocol, cast
 
 import torch
@@ -181,7 +182,7 @@ class DFlashDraft:
         columns = [self._columns(block) for block in blocks]
         states = [cast(DraftState, block.state) for block in blocks]
         counts = [each.live for each in columns]
-        ids = [id_ for each in columns for id_ in each.ids[: each.live]]
+        ids = list(chain.from_iterable(each.ids[: each.live] for each in columns))
         spans, graphs = self._spans(states, counts), self._proposing
         recorded = any(block.record for block in blocks)
         ends = None if graphs or recorded else self._ends(blocks, vocabulary)

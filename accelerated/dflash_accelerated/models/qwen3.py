@@ -152,18 +152,14 @@ class Qwen3Target:
             scores, features = self._graphs.run(taps, spans, counts, [given.rows], partial(self._recorded, taps))
             made = Scored(scores, features)
         else:
-            made = self._scored(spans, given.ids, taps, logits, given.choosing)
+            made = self._decoder.scored(
+                given.ids, self.vocabulary.ends, self._stores, self._turns, spans, taps, logits, given.choosing
+            )
         for cache, count in zip(caches, counts, strict=True):
             cache.advance(count)
         return Steps(counts, *made)
 
-    def _scored(
-        self, spans: attention.Spans, ids: list[int] | Tensor, taps: tuple[int, ...], logits: LogitRows, choosing: bool
-    ) -> Scored:  # fmt: skip
-        """The device part of a forward."""
-        ends, stores = self.vocabulary.ends, self._stores
-        return self._decoder.scored(ids, ends, stores, self._turns, spans, taps, logits, choosing)
-
     def _recorded(self, taps: tuple[int, ...], spans: attention.Spans, ids: Tensor) -> Tensors:
-        made = self._scored(spans, ids, taps, "all", False)
+        """The device part of a forward."""
+        made = self._decoder.scored(ids, self.vocabulary.ends, self._stores, self._turns, spans, taps, "all")
         return cast(Tensor, made.logits), made.features

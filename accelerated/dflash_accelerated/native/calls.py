@@ -162,7 +162,13 @@ def _pool() -> int | None:
 
 def empty(shape: int | Sequence[int], dtype: torch.dtype) -> Tensor:
     """A buffer for a kernel's result, whatever PyTorch's default device is."""
-    return torch.empty(shape, dtype=dtype, device="cpu")
+    # Sizes one by one, on a tensor that has dtype and device: half the time of torch.empty.
+    return _nothing(dtype).new_empty(*((shape,) if isinstance(shape, int) else shape))
+
+
+@cache
+def _nothing(dtype: torch.dtype) -> Tensor:
+    return torch.empty(0, dtype=dtype, device="cpu")
 
 
 def rows_of(x: Tensor) -> Tensor:

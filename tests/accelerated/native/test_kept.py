@@ -159,6 +159,22 @@ def test_a_pass_reads_the_vocabulary_tables_and_taps_of_this_call() -> None:
     check(first, turns(numerics, 300.0), (2,))
 
 
+def test_a_pass_reads_the_lanes_starts_and_counts_of_this_call() -> None:
+    """Each time others in one of them alone, in the same number of requests and rows."""
+    numerics = SENSES["zlab"]
+    made, own, table = held(False, True, numerics), ends(numerics), turns(numerics)
+    lanes, starts, counts = (2, 0), (3, 6), (5, 4)
+    every = [(lanes, starts, counts), (lanes, (2, 6), counts), ((2, 1), (2, 6), counts), ((2, 1), (2, 6), (4, 5))]
+    for each in every:
+        these, used, fresh = Spans(*each, CPU), stores(numerics), stores(numerics)
+        for part in (part for store in (*used, *fresh) for part in store[:2]):
+            part.nan_to_num_(0.5)  # the slots that no row of `STARTS` sees are seen here
+        found = made.scored(IDS, own, used, table, these, (1,), "all")
+        alone = held(False, True, numerics).scored(IDS, own, fresh, table, these, (1,), "all")
+        assert torch.equal(found.features, alone.features)
+        check_same(used, fresh)
+
+
 def test_context_rows_turn_by_the_tables_of_this_call() -> None:
     numerics = SENSES["zlab"]
     made, table, own = context(numerics), turns(numerics), Spans(LANES, STARTS, COUNTS, CPU)

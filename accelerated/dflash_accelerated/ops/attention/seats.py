@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from operator import is_
 
@@ -17,7 +18,7 @@ class SeatTable:
         self.layers = (Layer * len(seats))(*(Layer(window=seat.window, causal=seat.causal) for seat in seats))
         self.address = ctypes.addressof(self.layers)
         self._seats, self._stores = tuple(seats), tuple[Store, ...]()
-        self._spans = (ctypes.c_int32 * 0)()
+        self._spans, self._placed = array("i"), tuple[tuple[int, ...], ...]()
 
     def read_from(self, stores: Sequence[Store]) -> None:
         """Have the layers read `stores`, by their seats' groups."""
@@ -33,8 +34,11 @@ class SeatTable:
 
     def place(self, spans: Spans) -> int:
         """The address of the table I32 [B, 4] of `Spans.table`, which stays until the next call."""
-        numbers = spans.numbers
-        if len(numbers) > len(self._spans):
-            self._spans = (ctypes.c_int32 * len(numbers))()
-        self._spans[: len(numbers)] = numbers  # type: ignore[assignment]
-        return ctypes.addressof(self._spans)
+        placed = spans.lanes, spans.counts
+        if placed == self._placed:  # the same requests, further on
+            self._spans[1::4] = array("i", spans.starts)
+        else:
+            self._placed = ()  # as for stores
+            self._spans = array("i", spans.numbers)
+            self._placed = placed
+        return self._spans.buffer_info()[0]

@@ -46,7 +46,7 @@ class Spans:
     def __init__(
         self, lanes: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device
     ) -> None:
-        self.lanes, self.starts, self.counts = lanes, starts, tuple(counts)
+        self.lanes, self.starts, self.counts = tuple(lanes), starts, tuple(counts)
         self.device = device
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:

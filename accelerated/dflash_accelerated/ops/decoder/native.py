@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref
+from struct import pack_into
 
 import torch
 from torch import Tensor
@@ -138,7 +139,7 @@ class NativeDecoder(Decoder):
             call.head, call.public = ends.head.native, ends.public
             self._ends = ends
         room = self._room
-        room.ids[:rows] = ids  # type: ignore[assignment]
+        pack_into(f"{rows}q", room.ids, 0, *ids)
         call.ids, layers.x, layers.out = room.ids_at, room.x, room.out
         call.scores, call.scored, call.finite = None if logits is None else logits.data_ptr(), count, finite
         call.best = room.best_at if choosing else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+from array import array
 from collections.abc import Sequence
 from ctypes import byref
 from itertools import accumulate
@@ -74,8 +74,8 @@ class NativeMaterializer(Materializer):
         sizes = [each.count * width for each in features]
         if list(accumulate(sizes[:-1], initial=at[0])) == at:
             return at[0]
-        count = len(features)
-        kernels().gather((ctypes.c_void_p * count)(*at), (ctypes.c_int64 * count)(*sizes), count, room)
+        places, lengths = array("q", at), array("q", sizes)
+        kernels().gather(places.buffer_info()[0], lengths.buffer_info()[0], len(features), room)
         return room
 
     def _run(self, features: int, c: int, rows: int, stores: Sequence[Store], turns: Turns, spans: Spans) -> None:
