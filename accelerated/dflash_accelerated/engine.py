@@ -68,6 +68,7 @@ class Engine:
         """
         seams.check_target(target)
         seams.check_draft(draft)
+        seams.check_borrowed(target, draft)
         if not isinstance(numerics, Numerics):
             raise RequestError(f"numerics is {type(numerics).__name__}, expected what Numerics.of gives")
         check_profile(numerics.profile)

@@ -41,6 +41,19 @@ def check_draft(draft: Draft) -> None:
         raise RequestError(f"draft.taps is {shown(draft.taps)}, expected a tuple of the target's layers")
     for at, tap in enumerate(draft.taps):
         check_integer(f"draft.taps[{at}]", tap, 0, MOST)
+    borrows = _borrows(draft)
+    if not isinstance(borrows, tuple) or not all(each in BORROWED for each in borrows):
+        raise RequestError(f"draft.borrows is {shown(borrows)}, expected a tuple of some of {', '.join(BORROWED)}")
+
+
+def check_borrowed(target: Target, draft: Draft) -> None:
+    """Raise RequestError where a draft says in `borrows` that it needs what the target's vocabulary has not."""
+    _check_parts(f"target.vocabulary, from which {_kind(draft)} borrows,", target.vocabulary, _borrows(draft))
+
+
+def _borrows(draft: Draft) -> tuple[str, ...]:
+    """Which methods of a vocabulary a draft calls, as far as it says so."""
+    return getattr(draft, "borrows", ())
 
 
 def check_states(target: Target, draft: Draft) -> None:

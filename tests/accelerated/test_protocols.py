@@ -141,6 +141,9 @@ def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: in
     assert engine.decode_plain([4, 9, 2], 31).tokens == made.tokens
 
 
+PARTS = ("public", "embed", "logits", "choose", "top")
+
+
 class NoPublic:
     """A vocabulary of which nobody knows the size."""
 
@@ -200,6 +203,8 @@ WRONG: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"taps": 0}, "draft.taps is 0, expected a tuple of the target's layers"),
         ({"taps": (0, 1.0)}, "draft.taps[1] is 1.0, expected an integer"),
         ({"taps": (-1,)}, "draft.taps[0] is -1, expected 0 to"),
+        ({"borrows": None}, "draft.borrows is None, expected a tuple of some of embed, logits, choose, top"),
+        ({"borrows": ("embed", "head")}, "draft.borrows is ('embed', 'head'), expected a tuple of some of embed,"),
         ({"append": None}, "draft.append is None, expected a method"),
         ({"propose": "x"}, "draft.propose is 'x', expected a method"),
         ({"working_bytes": 5}, "draft.working_bytes is 5, expected a method"),
@@ -231,6 +236,24 @@ def test_an_adapter_without_a_part_is_named_at_the_start(name: str) -> None:
     with pytest.raises(RequestError, match=f"{role} is Broken without {name}, expected .*{name}") as error:
         Engine(**made, numerics=ZLAB, draft_tokens=5, max_context=100)
     assert str(error.value.__cause__) == "the adapter's own"
+
+
+@pytest.mark.parametrize(
+    ("pair", "name"),
+    [("random_pair", each) for each in ("embed", "logits", "choose")]
+    + [("random_pair2", each) for each in ("embed", "top")],
+)
+def test_what_a_draft_borrows_and_the_target_has_not_is_named_at_the_start(
+    pair: str, name: str, request: pytest.FixtureRequest, load: Callable[..., Engine]
+) -> None:
+    class Poor(ToyTarget):
+        vocabulary: Any = type("Few", (), {part: getattr(ToyVocabulary, part) for part in PARTS if part != name})()
+
+    engine = load(request.getfixturevalue(pair), draft_tokens=5, max_context=50)
+    message = f"target.vocabulary, from which {type(engine.draft).__name__} borrows, is Few without {name}, expected"
+    with pytest.raises(RequestError, match=message):
+        Engine(Poor(), engine.draft, engine.numerics, draft_tokens=5, max_context=50)
+    Engine(Poor(), ToyDraft(9), ZLAB, draft_tokens=5, max_context=50)  # one that borrows nothing
 
 
 @pytest.mark.parametrize("kernels", ["torch", "native"])

@@ -53,6 +53,8 @@ class DFlashDraft:
 
     convolved = False
     """Whether layers have convolutions."""
+    borrows: tuple[str, ...] = ("embed", "logits", "choose")
+    """What is called of the target's vocabulary."""
 
     def __init__(
         self, config: DraftConfig, tensors: Mapping[str, Tensor], numerics: Numerics, device: torch.device

@@ -33,6 +33,7 @@ class DFlash2Draft(DFlashDraft):
 
     config: DFlash2Config
     convolved = True
+    borrows = ("embed", "top")
     _reserved = False
 
     def __init__(
