@@ -64,13 +64,16 @@ class Batch:
 
         A request whose round has a `finish_reason` has left, and its place is free in the next step. Where what is no
         request's own ends a step, as Ctrl-C does, all running requests leave: what is stored of them may be half of a
-        round, and this round's tokens are lost.
+        round, and this round's tokens are lost. What closing them raises is noted on what ended the step.
         """
         try:
             return self._step()
-        except BaseException:
+        except BaseException as error:
             for ticket in list(self._running):
-                self.cancel(ticket)
+                try:
+                    self.cancel(ticket)
+                except BaseException as another:  # what ended the step is told, and no request may stay half way
+                    error.add_note(f"and ticket {ticket} was closed with {type(another).__name__}: {another}")
             raise
 
     def _step(self) -> dict[int, Round]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from dflash_accelerated import Engine, RoundTrace
+from dflash_accelerated.memory import KvCache
 from dflash_spec.errors import DFlashError, RequestError, StateError
 
 Load = Callable[..., Engine]
@@ -116,6 +117,34 @@ def test_a_device_that_there_is_not_and_an_observer_that_is_none_are_named(rando
         load(random_pair, device="abacus")
     with pytest.raises(RequestError, match="observer is int"):
         load(random_pair).request([4], 3, observer=5)  # type: ignore[arg-type]  # that is the point
+
+
+def test_a_step_that_fails_drops_every_request_though_their_sequences_do_not_close(
+    random_pair: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is closed, what failed first is raised, and the rest is noted there."""
+    engine, closed = load(random_pair, draft_tokens=4, max_batch=3), []
+    tickets = [engine.submit(engine.request(prompt, 20)) for prompt in ([1, 2, 3], [7, 8], [9])]
+    engine.step()
+
+    def fail(*given: object) -> NoReturn:
+        raise ValueError("the forward")
+
+    def unclosed(cache: KvCache) -> NoReturn:
+        closed.append(cache.lane)
+        raise OSError("still open")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.target, "forward", fail)
+        patch.setattr(KvCache, "close", unclosed)
+        with pytest.raises(ValueError, match="the forward") as error:
+            engine.step()
+    assert sorted(closed) == [0, 1, 2]
+    assert error.value.__notes__ == [f"and ticket {each} was closed with OSError: still open" for each in tickets]
+    for ticket in tickets:
+        with pytest.raises(RequestError, match=f"ticket {ticket}"):
+            engine.cancel(ticket)
+    assert engine.step() == {}
 
 
 @pytest.mark.parametrize("calls", [1, 2, 4])
