@@ -1,13 +1,14 @@
 """Margins: what a decision is away from going the other way, by hand."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
 from dflash_spec.registry import load_profile
 from dflash_vectors.bounds.algebra import gamma
 from dflash_vectors.errors import BuildError
-from dflash_vectors.margins import FINDERS, Decision, check_margins, edge, lead
+from dflash_vectors.margins import FINDERS, Decision, check_margins, edge, gaps, lead
 from dflash_vectors.run import execute
 from dflash_vectors.suite import Case
 
@@ -128,3 +129,8 @@ def test_a_margin_must_exceed_its_doubt_unless_the_case_is_about_ties():
     assert check_margins(tied, [Decision("tokens", 0.0, 0.0), Decision("tokens", np.inf, 0.0)]) == {
         "tokens": [0.0, None]
     }
+
+
+@pytest.mark.parametrize("row", list(permutations((-0.0, 0.0, -0.0, -1.0))))
+def test_a_tie_of_zeros_has_no_sign_whatever_order_a_sort_leaves_them_in(row):
+    assert not np.signbit([lead(np.array(row)), *gaps(np.array(row), 3)]).any()

@@ -30,9 +30,14 @@ class Decision:
     doubt: float
 
 
+def from_largest(row: Array) -> Array:
+    """A row in descending order, -0 as +0: which of the two comes first in a sort differs between CPUs."""
+    return np.sort(np.asarray(row, dtype=np.float64) + 0.0)[::-1]
+
+
 def lead(row: Array) -> float:
     """How far the largest entry of a row is ahead of the second; infinite without a finite second."""
-    ordered = np.sort(np.asarray(row, dtype=np.float64))[::-1]
+    ordered = from_largest(row)
     if len(ordered) < 2 or not np.isfinite(ordered[1]):
         return np.inf
     return float(ordered[0] - ordered[1])
@@ -84,7 +89,7 @@ def _one_hot(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Pr
 
 def gaps(scores: Array, count: int) -> Array:
     """How far each of the `count` largest is ahead of the next, the last of them ahead of all that are left out."""
-    ordered = np.sort(np.asarray(scores, dtype=np.float64))[::-1][: count + 1]
+    ordered = from_largest(scores)[: count + 1]
     return ordered[:-1] - ordered[1:]
 
 
