@@ -31,8 +31,8 @@ class Decision:
 
 
 def from_largest(row: Array) -> Array:
-    """A row in descending order, -0 as +0: which of the two comes first in a sort differs between CPUs."""
-    return np.sort(np.asarray(row, dtype=np.float64) + 0.0)[::-1]
+    """A row in descending order. Stable: which of -0 and +0 comes first in another sort differs between CPUs."""
+    return np.sort(np.asarray(row, dtype=np.float64), kind="stable")[::-1]
 
 
 def lead(row: Array) -> float:
@@ -63,7 +63,7 @@ def _support(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Pr
     cap = profile.axes["sampling_cap"]
     if cap:
         for row in inputs["logits"][:, : inputs["public"]]:
-            ordered = np.sort(np.asarray(row, dtype=np.float64))[::-1][: cap + 1]
+            ordered = np.sort(np.asarray(row, dtype=np.float64), kind="stable")[::-1][: cap + 1]
             gaps = ordered[:-1] - ordered[1:]
             yield Decision("support", float(gaps.min()) if len(gaps) else np.inf, 0.0)
 
