@@ -131,7 +131,7 @@ def test_a_margin_must_exceed_its_doubt_unless_the_case_is_about_ties():
     }
 
 
-@pytest.mark.parametrize("row", list(permutations((-0.0, 0.0, -0.0, -1.0))))
+@pytest.mark.parametrize("row", list(permutations((-0.0, -2.0, 0.0, 0.0, -1.0, 0.0)))[::7])
 def test_a_tie_of_zeros_has_the_sign_that_a_stable_order_gives_it_on_every_machine(row):
     second, best = sorted(row)[-2:]
     assert np.signbit(lead(np.array(row))) == np.signbit(gaps(np.array(row), 1)[0]) == np.signbit(best - second)

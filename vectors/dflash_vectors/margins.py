@@ -63,7 +63,7 @@ def _support(inputs: Mapping[str, Any], result: Mapping[str, Array], profile: Pr
     cap = profile.axes["sampling_cap"]
     if cap:
         for row in inputs["logits"][:, : inputs["public"]]:
-            ordered = np.sort(np.asarray(row, dtype=np.float64), kind="stable")[::-1][: cap + 1]
+            ordered = from_largest(row)[: cap + 1]
             gaps = ordered[:-1] - ordered[1:]
             yield Decision("support", float(gaps.min()) if len(gaps) else np.inf, 0.0)
 
