@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import cast
@@ -155,10 +156,11 @@ class ChainOrchestrator:
         return self._forward(running, list(chain.from_iterable(columns)), list(map(len, columns)), "all", choosing)
 
     def close(self, running: Running) -> None:
-        running.target.close()
-        if running.draft:
-            running.draft.close()
-        self._decider.dismiss(running)
+        with ExitStack() as closing:  # in this order backwards, each whatever another raises
+            closing.callback(self._decider.dismiss, running)
+            if running.draft:
+                closing.callback(running.draft.close)
+            closing.callback(running.target.close)
 
     def _propose(self, running: Sequence[Running]) -> Proposals:
         """The P proposals of each sequence that are verified; where P = 0, it has no draft forward."""
@@ -273,6 +275,7 @@ def commit(running: Running, step: Seen, licensed: Sequence[int], count: int) ->
     frontier, before, said = running.frontier, running.features, rounds.continuation(count)
     done = rounds.commit(running.anchor, licensed, count, frontier)
     running.target.rollback(done.frontier)
+    seams.check_length(running.target, done.frontier)
     if running.draft is not None:
         captured = step.captured(rounds.pending(frontier, count).rows)
         running.features = captured if before is None else RowRange.of(gathered((before, captured)))

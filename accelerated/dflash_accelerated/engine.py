@@ -36,6 +36,9 @@ BATCH_LIMIT = 8
 CHECKPOINTS = 16
 PREFILL_CHUNK = 512
 
+PUBLISHED_DRAFTS = 15
+"""Proposals of a published draft's block. Wider ones than the context are refused: no round could keep so many."""
+
 
 class Engine:
     """Speculative decoding of one target with one draft.
@@ -72,8 +75,8 @@ class Engine:
         if not isinstance(numerics, Numerics):
             raise RequestError(f"numerics is {type(numerics).__name__}, expected what Numerics.of gives")
         check_profile(numerics.profile)
-        self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, CONTEXT_LIMIT)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
+        self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, max(self.max_context, PUBLISHED_DRAFTS))
         self.prefill_chunk = check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
         self.stop_ids = check_ids("stop_ids", stop_ids, CONTEXT_LIMIT)
         self.numerics = numerics

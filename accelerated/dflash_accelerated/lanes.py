@@ -31,7 +31,9 @@ class Lanes:
     def take(self) -> int:
         """A lane that was free. Raises RequestError if there is none."""
         if not self._free:
-            raise RequestError(f"{self.count} sequences are open, expected fewer: no lane is free")
+            raise RequestError(
+                f"all {self.count} lanes are taken, expected a free one: close a stream or cancel a request"
+            )
         lane = min(self._free)
         self._free.remove(lane)
         return lane

@@ -7,12 +7,12 @@ from itertools import chain
 from operator import le
 
 import torch
-from dflash_spec.errors import RequestError, TensorError
+from dflash_spec.errors import RequestError, StateError, TensorError
 from torch import Tensor
 
 from dflash_accelerated.arguments import check_integer, shown
 from dflash_accelerated.joint import Proposals, Steps
-from dflash_accelerated.protocols import Draft, LogitRows, Proposal, Target, TargetStep
+from dflash_accelerated.protocols import Draft, LogitRows, Proposal, SequenceState, Target, TargetStep
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 OPTIONAL = ("reserve", "planned_bytes", "held_bytes", "capture", "products", "working_bytes")
@@ -155,6 +155,12 @@ def check_tokens(draft: Draft | None, tokens: Sequence[Sequence[int]], public: i
     if every and not 0 <= min(every) <= max(every) < public:
         bad = next(token for token in every if not 0 <= token < public)
         raise TensorError(f"draft {_kind(draft)} proposed the id {bad}, expected 0 to {public - 1}")
+
+
+def check_length(state: SequenceState, frontier: int) -> None:
+    """Raise StateError unless a sequence that was rolled back ends at the frontier."""
+    if state.length != frontier:
+        raise StateError(f"{_kind(state)} has length {state.length} after a rollback, expected {frontier}")
 
 
 def _check_rows(target: Target, name: str, given: Tensor | None, rows: int, width: int) -> None:

@@ -228,12 +228,24 @@ def test_another_engines_request_is_refused_by_name(
     assert other.step() == {}
 
 
-def test_more_drafts_and_rows_than_a_context_has_are_no_work_at_the_start(random_engine: Engine) -> None:
+def test_more_rows_than_a_context_has_are_no_work_at_the_start(random_engine: Engine) -> None:
     made = Engine(
-        random_engine.target, random_engine.draft, random_engine.numerics, draft_tokens=10**9, max_context=20,
+        random_engine.target, random_engine.draft, random_engine.numerics, draft_tokens=15, max_context=12,
         prefill_chunk=10**9, max_batch=1,
     )  # fmt: skip
     assert made.memory().workspace <= random_engine.memory().workspace
+
+
+@pytest.mark.parametrize(("context", "most"), [(40, 40), (12, 15)])
+def test_more_drafts_than_a_context_and_a_published_block_have_are_refused(
+    random_engine: Engine, context: int, most: int
+) -> None:
+    adapters = (random_engine.target, random_engine.draft, random_engine.numerics)
+    asked = rf"draft_tokens is {most + 1}, expected .*{most}"
+    with pytest.raises(RequestError, match=asked):
+        Engine(*adapters, draft_tokens=most + 1, max_context=context, max_batch=1)
+    made = Engine(*adapters, draft_tokens=most, max_context=context, max_batch=1)
+    assert made.generate([3, 1], 7).tokens == made.decode_plain([3, 1], 7).tokens
 
 
 def test_every_named_error_of_the_engine_can_be_had_from_it() -> None:

@@ -219,7 +219,7 @@ def test_lanes_are_used_again_and_more_lanes_move_no_row() -> None:
     first = rings.lanes.take()
     rows = torch.arange(24, dtype=torch.float32).view(3, 2, 1, 4).to(torch.bfloat16)
     materialize.write(rings.store, Spans([first], [4], [3], CPU), rows, rows.to(torch.float16))
-    with pytest.raises(RequestError, match="1 sequences are open, expected fewer: no lane is free"):
+    with pytest.raises(RequestError, match="all 1 lanes are taken, expected a free one"):
         rings.lanes.take()
     rings.reserve(3)
     second, third = rings.lanes.take(), rings.lanes.take()

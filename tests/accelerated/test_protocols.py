@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from dflash_accelerated import Engine, Numerics, RequestError, TensorError
+from dflash_accelerated import Engine, Numerics, RequestError, StateError, TensorError
 from dflash_accelerated.chain import ChainOrchestrator
 from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.protocols import (
@@ -139,6 +139,32 @@ def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: in
     assert list(made.tokens) == spoken([4, 9, 2], 31)
     assert made.accepted[0] == wrong
     assert engine.decode_plain([4, 9, 2], 31).tokens == made.tokens
+
+
+def test_a_rollback_that_leaves_rows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tape, "rollback", lambda self, length: None)
+    engine = Engine(ToyTarget(), ToyDraft(2), ZLAB, draft_tokens=5, max_context=100)
+    with pytest.raises(StateError, match=r"Tape has length 9 after a rollback, expected 6"):
+        engine.generate([4, 9, 2], 31)
+
+
+def test_a_target_that_fails_to_close_keeps_neither_the_draft_nor_a_lane_of_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chain = ChainOrchestrator(ToyTarget(), ToyDraft(2), ZLAB, 1)
+    engine = Engine(ToyTarget(), ToyDraft(2), ZLAB, draft_tokens=5, max_context=100)
+    running, _ = chain.start(engine.request([4, 9, 2], 31))
+    closed: list[object] = []
+
+    def close(tape: Tape) -> None:
+        closed.append(tape)
+        if tape is running.target:
+            raise OSError("the target's file")
+
+    monkeypatch.setattr(Tape, "close", close)
+    with pytest.raises(OSError, match="the target's file"):
+        chain.close(running)
+    assert closed == [running.target, running.draft]
 
 
 PARTS = ("public", "embed", "logits", "choose", "top")

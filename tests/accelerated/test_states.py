@@ -229,7 +229,7 @@ def test_a_sequence_past_the_lanes_is_refused_and_others_go_on(one: Engine) -> N
     streams = [one.stream(PROMPT, 9, stop_ids=[]) for _ in range(3)]
     for stream in streams:
         next(stream)
-    with pytest.raises(RequestError, match="3 sequences are open, expected fewer: no lane is free"):
+    with pytest.raises(RequestError, match="all 3 lanes are taken, expected a free one"):
         next(one.stream(PROMPT, 9))
     ticket = one.submit(asked(one))
     assert isinstance(one.step()[ticket].error, RequestError)
