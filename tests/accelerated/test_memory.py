@@ -105,7 +105,7 @@ def test_a_pool_that_is_reserved_never_moves_and_says_what_it_lacks() -> None:
     pool = KvPool(1, 1, 2, Numerics.of(load_profile("zlab")), CPU)
     pool.reserve(2, 5)
     where, held = pool.store.keys.data_ptr(), [pool.open(5), pool.open(3)]
-    with pytest.raises(RequestError, match="2 sequences are open, expected fewer"):
+    with pytest.raises(RequestError, match="all 2 lanes are taken, expected a free one"):
         pool.open(1)
     held.pop().close()
     with pytest.raises(RequestError, match="a sequence of 6 rows, expected at most 5"):
