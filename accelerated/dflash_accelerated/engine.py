@@ -36,8 +36,8 @@ BATCH_LIMIT = 8
 CHECKPOINTS = 16
 PREFILL_CHUNK = 512
 
-PUBLISHED_DRAFTS = 15
-"""Proposals of a published draft's block. Wider ones than the context are refused: no round could keep so many."""
+DRAFTS_LIMIT = 1024
+"""Proposals of a round, in a context that is no longer: a block names each of them, kept or not."""
 
 
 class Engine:
@@ -76,7 +76,7 @@ class Engine:
             raise RequestError(f"numerics is {type(numerics).__name__}, expected what Numerics.of gives")
         check_profile(numerics.profile)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
-        self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, max(self.max_context, PUBLISHED_DRAFTS))
+        self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, max(self.max_context, DRAFTS_LIMIT))
         self.prefill_chunk = check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
         self.stop_ids = check_ids("stop_ids", stop_ids, CONTEXT_LIMIT)
         self.numerics = numerics
