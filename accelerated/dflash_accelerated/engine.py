@@ -331,8 +331,9 @@ def _rounds(orchestrator: Orchestrator, request: Request) -> Generator[Round, No
     running, latest = orchestrator.start(request)
     try:
         while not latest.error:
+            ended = latest.finish_reason is not None  # before a reader has the round, and may change it
             yield latest
-            if latest.finish_reason:
+            if ended:
                 return
             (latest,) = orchestrator.round([running])
         raise latest.error

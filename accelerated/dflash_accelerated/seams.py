@@ -62,8 +62,10 @@ def check_states(target: Target, draft: Draft) -> None:
         name, state = f"the state that {role}.open gave", adapter.open(1)
         _check_parts(name, state, ("length", "rollback", "close"))
         _check_methods(name, state, ("rollback", "close"))
-        check_integer(f"length of {name}", state.length, 0, 0)
-        state.close()
+        try:
+            check_integer(f"length of {name}", state.length, 0, 0)
+        finally:
+            state.close()
 
 
 def _check_adapter(role: str, adapter: object, parts: Sequence[str], methods: Sequence[str]) -> None:

@@ -167,6 +167,15 @@ def test_a_target_that_fails_to_close_keeps_neither_the_draft_nor_a_lane_of_coun
     assert closed == [running.target, running.draft]
 
 
+def test_a_reader_that_changes_a_round_changes_no_later_one() -> None:
+    engine = Engine(ToyTarget(), ToyDraft(0), ZLAB, draft_tokens=5, max_context=100)
+    said: list[int] = []
+    for made in engine.stream([4, 9, 2], 10):
+        said += made.tokens
+        made.finish_reason = None
+    assert said == spoken([4, 9, 2], 10)
+
+
 PARTS = ("public", "embed", "logits", "choose", "top")
 
 
