@@ -53,17 +53,19 @@ class KvPool:
         return self.store.keys.nbytes + self.store.values.nbytes
 
     def planned_bytes(self, lanes: int, capacity: int) -> int:
-        """Bytes of `lanes` lanes of `capacity` rows."""
+        """Bytes of `lanes` lanes of `capacity` rows, or of what is promised already where that is more."""
+        lanes, capacity = self._promised(lanes, capacity)
         layers, kv_heads, _, head_dim = self.store.keys.shape[1:]
         row = layers * kv_heads * head_dim * (self.store.keys.itemsize + self.store.values.itemsize)
         return lanes * (capacity + self._tail) * row
 
     def reserve(self, lanes: int, capacity: int) -> None:
-        """From now on `lanes` sequences of `capacity` rows, and no more.
+        """From now on `lanes` sequences of `capacity` rows, and no more; of each as many as were promised before.
 
-        Raises RequestError where sequences are open, or a pool that is reserved would have to grow.
+        Raises RequestError where the pool would have to grow while sequences are open.
         """
-        if self._reserved and lanes <= self.lanes.count and capacity <= self.capacity:
+        lanes, capacity = self._promised(lanes, capacity)
+        if self._reserved and (lanes, capacity) == (self.lanes.count, self.capacity):
             return
         if self.lanes.free < self.lanes.count:
             raise RequestError(f"{self.lanes.count - self.lanes.free} sequences are open, expected none to reserve for")
@@ -80,6 +82,12 @@ class KvPool:
         if capacity > self.capacity:
             raise RequestError(f"a sequence of {capacity} rows, expected at most {self.capacity}, a lane's")
         return KvCache(self, capacity)
+
+    def _promised(self, lanes: int, capacity: int) -> tuple[int, int]:
+        """What is asked for, and what an engine that shares this pool has been promised."""
+        if not self._reserved:
+            return lanes, capacity
+        return max(lanes, self.lanes.count), max(capacity, self.capacity)
 
     def _resize(self, lanes: int, capacity: int) -> None:
         """Other buffers that hold what these held."""

@@ -237,8 +237,11 @@ def test_more_rows_than_a_context_has_are_no_work_at_the_start(random_engine: En
 
 
 @pytest.mark.parametrize(("context", "most"), [(12, 1024), (1025, 1025)])
-def test_more_drafts_than_a_round_ever_keeps_are_refused(random_engine: Engine, context: int, most: int) -> None:
-    adapters = (random_engine.target, random_engine.draft, random_engine.numerics)
+def test_more_drafts_than_a_round_ever_keeps_are_refused(
+    random_pair: Path, load: Callable[..., Engine], context: int, most: int
+) -> None:
+    own = load(random_pair, draft_tokens=3, max_batch=1)
+    adapters = (own.target, own.draft, own.numerics)
     asked = rf"draft_tokens is {most + 1}, expected .*{most}"
     with pytest.raises(RequestError, match=asked):
         Engine(*adapters, draft_tokens=most + 1, max_context=context, max_batch=1)

@@ -115,6 +115,16 @@ def test_a_pool_that_is_reserved_never_moves_and_says_what_it_lacks() -> None:
     assert pool.store.keys.data_ptr() == where
 
 
+def test_a_pool_that_two_engines_reserve_keeps_what_each_was_promised() -> None:
+    pool = KvPool(1, 1, 2, Numerics.of(load_profile("zlab")), CPU)
+    pool.reserve(2, 5)
+    planned = pool.planned_bytes(1, 9)
+    pool.reserve(1, 9)
+    held = [pool.open(9), pool.open(9)]
+    assert [each.lane for each in held] == [0, 1]
+    assert planned == pool.store.keys.nbytes + pool.store.values.nbytes == pool.planned_bytes(1, 1)
+
+
 def test_a_stream_gives_its_buffers_back_when_it_ends_or_is_closed(
     random_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
