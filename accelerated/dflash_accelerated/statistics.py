@@ -165,7 +165,6 @@ class Tally:
 
     def read(self) -> Statistics:
         """What was added so far."""
-        self._add_shared()
         most = max((proposals for proposals, _ in self._outcomes), default=0)
         tested, stood, accepted = [0] * most, [0] * most, [0] * (most + 1)
         for (proposals, count), rounds in self._outcomes.items():
@@ -174,7 +173,7 @@ class Tally:
                 tested[at] += rounds
                 stood[at] += rounds * (at < count)
         counts = tuple(accepted) if self._rounds else ()
-        seconds = StageTimes._make([*self._seconds, 1])
+        seconds = StageTimes._make([*self._spent(), 1])
         return Statistics(self._answers, self._rounds, self._tokens, counts, tuple(tested), tuple(stood), seconds)
 
     def _add_prompt(self, times: StageTimes) -> None:
@@ -193,9 +192,12 @@ class Tally:
         self._parts += 1
 
     def _add_shared(self) -> None:
-        for at, spent in enumerate(self._shared[:-1]):
-            self._seconds[at] += spent * self._parts / self._shared.requests
-        self._parts = 0
+        self._seconds, self._parts = self._spent(), 0
+
+    def _spent(self) -> list[float]:
+        """All seconds so far, those that the latest rounds shared included."""
+        share = self._parts / self._shared.requests
+        return [spent + share * more for spent, more in zip(self._seconds, self._shared[:-1], strict=True)]
 
 
 def _sums(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

@@ -25,16 +25,16 @@ from triton.runtime.jit import JITFunction
 META = torch.device("meta")
 LAYERS, DRAFTS, VOCABULARY = 2, 15, 151_936
 SIZES = {
-    "model_type": "qwen3", "vocab_size": VOCABULARY, "hidden_size": 4096, "intermediate_size": 12_288,
+    "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12_288,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
     "max_position_embeddings": 40_960, "rms_norm_eps": 1e-6,
     "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"},
 }  # fmt: skip
 TARGET = SIZES | {
     "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": LAYERS, "layer_types": ["full_attention"] * LAYERS,
-    "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": False, "eos_token_id": 151_645,
+    "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": False,
 }  # fmt: skip
-BLOCK = {"block_size": DRAFTS + 1, "mask_token_id": 151_669, "target_layer_ids": [0, 1]}
+BLOCK = {"block_size": DRAFTS + 1, "target_layer_ids": [0, 1]}
 SECOND = {"conv_kernel_size": 4, "conv_group_size": 64, "selector_rank": 256, "selector_top_k": 16}
 DRAFT: dict[str, Any] = SIZES | {
     "num_hidden_layers": 2, "num_target_layers": LAYERS, "layer_types": ["sliding_attention", "full_attention"],
@@ -45,19 +45,21 @@ Launch = Callable[[Any, tuple[Any, ...], dict[str, Any]], object]
 """What is done with a kernel in place of its launch, its arguments and those with names."""
 
 
-def load(profile: str, dtype: torch.dtype, second: bool) -> Engine:
+def load(profile: str, dtype: torch.dtype, second: bool, vocabulary: int = VOCABULARY) -> Engine:
     """An engine of two layers, whose draft has a local and a full layer and is a DFlash2 draft where `second` says so.
 
     It can be made, and make rounds, within `device`.
     """
     rules = load_profile(profile)
     numerics = Numerics.of(rules, dtype, "triton")
-    target = read_target_config(json.dumps(TARGET).encode())
+    ids = {"vocab_size": vocabulary, "eos_token_id": vocabulary - 291}
+    target = read_target_config(json.dumps(TARGET | ids).encode())
     kind = "DFlash2DraftModel" if second else "DFlashDraftModel"
-    config = DRAFT | {"architectures": [kind], "dflash_config": BLOCK | (SECOND if second else {})}
+    block = BLOCK | {"mask_token_id": vocabulary - 267} | (SECOND if second else {})
+    config = DRAFT | {"vocab_size": vocabulary, "architectures": [kind], "dflash_config": block}
     draft = read_draft_config(json.dumps(config).encode(), load_profile("zlab"), target)
     return Engine(
-        Qwen3Target(target, _weights(target_tensors(target)), VOCABULARY, numerics, META),
+        Qwen3Target(target, _weights(target_tensors(target)), vocabulary, numerics, META),
         load_draft(draft, _weights(draft_tensors(draft)), numerics, META),
         numerics,
         draft_tokens=DRAFTS,

@@ -144,6 +144,23 @@ def test_a_lane_starts_at_nothing_and_counts_every_occurrence() -> None:
     assert counts.rows([one]).tolist() == [[0, 0, 0, 0, 2, 0, 0, 0, 0]]
 
 
+def test_a_lane_of_counts_comes_back_however_its_request_ends(ninfer: Engine) -> None:
+    """At its end, cancelled while it runs, forked, or as a stream that nobody reads to its end."""
+    counted = [each._decider._counts for each in (ninfer._speculative, ninfer._plain)]
+    planned = [each.held for each in counted]
+    own: dict[str, Any] = {"presence_penalty": 0.5, "stop_ids": ()}
+    for _ in range(ninfer.max_batch + 1):
+        ninfer.generate(PROMPT, 3, **own)
+        ninfer.decode_plain(PROMPT, 3, **own)
+        next(stream := ninfer.stream(PROMPT, 9, **own))
+        stream.close()
+        ticket = ninfer.submit(ninfer.request(PROMPT, 9, **own))
+        ninfer.step()
+        ninfer.cancel(ninfer.fork(ticket))
+        ninfer.cancel(ticket)
+    assert all(each.held is before for each, before in zip(counted, planned, strict=True))
+
+
 def test_certain_rounds_count_what_they_license_and_others_what_they_keep() -> None:
     assert list(counted([5, 6, 7], 2, own_law=False)) == [5, 6, 7]
     assert list(counted([5, 6, 7], 2, own_law=True)) == [5, 6]

@@ -187,6 +187,10 @@ class Endless(ToyVocabulary):
     public = cast(int, 23.0)
 
 
+class Wordless(ToyVocabulary):
+    public = 0
+
+
 class NoHead(ToyVocabulary):
     choose = cast(Any, None)
 
@@ -223,6 +227,7 @@ WRONG: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"vocabulary": None}, "target.vocabulary is NoneType without public, expected public"),
         ({"vocabulary": NoPublic()}, "target.vocabulary is NoPublic without public, expected public"),
         ({"vocabulary": Endless()}, "target.vocabulary.public is 23.0, expected an integer"),
+        ({"vocabulary": Wordless()}, "target.vocabulary.public is 0, expected 1 to"),
         ({"vocabulary": NoHead()}, "target.vocabulary.choose is None, expected a method"),
         ({"device": "cpu"}, "target.device is 'cpu', expected a torch.device"),
         ({"device": None}, "target.device is None, expected a torch.device"),

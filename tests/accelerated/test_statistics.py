@@ -60,6 +60,16 @@ def test_a_round_that_several_shared_adds_its_time_once_whenever_it_is_read() ->
     assert seen == pytest.approx([0.1 / 3, 0.2 / 3, 0.1])
 
 
+def test_reading_changes_nothing_so_that_another_thread_may_read() -> None:
+    tally = Tally()
+    for each in ROUNDS:
+        tally.add(each)
+        before = repr(vars(tally))
+        assert tally.read() == tally.read()
+        assert repr(vars(tally)) == before
+    assert tally.read() == Statistics.of(ROUNDS)
+
+
 def test_a_round_that_ended_with_an_error_adds_its_time_alone() -> None:
     failed = Round((), (1, 2), 0, "error", RequestError("no"), times=StageTimes(verify=2.0))
     found = Statistics.of([PREFILL, failed])

@@ -233,18 +233,25 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    ("part", "bad"), [("value", torch.nan), ("value", torch.inf), ("key", torch.nan), ("query", torch.nan)]
+)
 @pytest.mark.parametrize("case", SPOILT)
-def test_what_a_row_does_not_see_cannot_spoil_it(case: str, bad: float, numerics: Numerics) -> None:
-    """A proposal that overflows may be rejected: then the rows before it stand, and are what they are without it."""
+def test_what_a_row_does_not_see_cannot_spoil_it(case: str, part: str, bad: float, numerics: Numerics) -> None:
+    """A proposal that overflows may be rejected: then the rows before it stand, and are what they are without it.
+
+    A row that sees it, or whose own query is no number, says so in every channel.
+    """
     spans, heads, slots, window = SPOILT[case]
     q, k, v, store, _, clean = one_call(numerics, spans, heads, slots, window, True)
     ((lane, start, count),) = spans
     packed = Spans([lane], [start], [count], CPU)
-    if window:
-        store.values[lane, 1, :, start - window + 1] = bad
+    if part == "query":
+        q[0 if window else -1] = bad
+    elif window:
+        (store.values if part == "value" else store.keys)[lane, 1, :, start - window + 1] = bad
     else:
-        v[-1] = bad
+        (v if part == "value" else k)[-1] = bad
     seen = slice(0, 1) if window else slice(count - 1, count)
     hidden = slice(1, count) if window else slice(0, count - 1)
     for threads in (1, 2):

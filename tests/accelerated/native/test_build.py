@@ -30,6 +30,10 @@ exec {compiler} "$@"
 """A compiler that begins when another one is there."""
 
 
+HERE = available()
+"""Asked before the cache is taken away."""
+
+
 @pytest.fixture(autouse=True)
 def not_yet_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An empty cache folder, and a process that has loaded nothing."""
@@ -65,6 +69,11 @@ def script(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
+
+
+def test_wherever_there_is_a_compiler_the_kernels_are_there(compiler: list[str]) -> None:
+    """Every test of a kernel is skipped where they are not: this one fails."""
+    assert HERE
 
 
 def test_without_a_compiler_the_kernels_are_not_available(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ from tests.accelerated.native.toy import (
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
 
 IDS = [3, 12, 0, 5, 9, 22, 1, 7, 4]
+WIDTHS = (2 * HIDDEN, HIDDEN - 16)
+"""Of features: wider than what is projected from them, and narrower, as with one tap of a smaller target."""
 
 
 def grown(table: rope.Turns) -> None:
@@ -72,22 +74,26 @@ def test_the_rooms_of_a_pass_grow_with_its_rows_and_its_vocabulary(monkeypatch: 
             check_guards(rooms)
 
 
-def test_the_room_of_taken_rows_grows_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inputs", WIDTHS)
+def test_the_room_of_taken_rows_grows_with_them(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one row at a time, in two ranges that lie apart."""
     rooms: list[tuple[int, torch.Tensor]] = []
     monkeypatch.setattr("dflash_accelerated.ops.materialize.native.empty", guarded(rooms))
     numerics = SENSES["zlab"]
-    made, table = context(numerics), turns(numerics)
-    features = numerics.activation(drawn(5, 19, 2 * HIDDEN))
+    made, table = context(numerics, inputs=inputs), turns(numerics)
+    features = numerics.activation(drawn(5, 19, inputs))
     for rows in range(1, 6):
         own = Spans([2], [23], [rows + 1], CPU)
         made.take([RowRange(features, 9, rows), RowRange(features, 1, 1)], stores(numerics), table, own)
         check_guards(rooms)
 
 
-def test_taken_rows_are_held_in_the_bytes_that_are_planned_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inputs", WIDTHS)
+def test_taken_rows_are_held_in_the_bytes_that_are_planned_for_them(
+    inputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From ranges that lie apart, which are put together, and then from one that is read where it lies."""
-    made, numerics = context(SENSES["zlab"]), SENSES["zlab"]
+    made, numerics = context(SENSES["zlab"], inputs=inputs), SENSES["zlab"]
     planned, held = made.working_bytes(6), []
 
     def noted(shape: int | tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -96,7 +102,7 @@ def test_taken_rows_are_held_in_the_bytes_that_are_planned_for_them(monkeypatch:
 
     for module in ("native.kept", "ops.materialize.native"):
         monkeypatch.setattr(f"dflash_accelerated.{module}.empty", noted)
-    features, own = numerics.activation(drawn(5, 19, 2 * HIDDEN)), Spans([2], [23], [6], CPU)
+    features, own = numerics.activation(drawn(5, 19, inputs)), Spans([2], [23], [6], CPU)
     for parts in ([RowRange(features, 9, 5), RowRange(features, 1, 1)], [RowRange(features, 3, 6)]):
         made.take(parts, stores(numerics), turns(numerics), own)
         assert sum(each.nbytes for each in held) == planned

@@ -5,25 +5,26 @@ from __future__ import annotations
 import ctypes
 import math
 import platform
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from dflash_accelerated.native import CODES, available, build, calls, kernels
+from dflash_accelerated.native import CODES, available, kernels
 from dflash_accelerated.ops.linear import native
 from dflash_accelerated.ops.linear.native import BareProducts, PackedWeight, multiply
 from dflash_spec.errors import TensorError
 from torch import Tensor
+
+from tests.accelerated.native.compiled import compiled
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
 F32, BF16 = torch.float32, torch.bfloat16
 X86 = platform.machine() == "x86_64"
 MACHINES = ("here", "without-tiles", "x86-64-v4", "x86-64-v3", "x86-64")
 NEEDED = {"x86-64-v4": " avx512f ", "x86-64-v3": " avx2 "}
-SOURCE = "".join(f'#include "{name}.h"\n' for name in ("vectors", "threads", "tiles", "products"))
+HEADERS = ("vectors", "threads", "tiles", "products")
 SHAPES = [(1, 1), (17, 33), (34, 37), (70, 1056), (130, 64), (20, 2080), (3, 4200)]
 ROWS = [1, 3, 5, 9, 16, 23, 48, 100, 260]
 
@@ -50,26 +51,15 @@ SENSES = [
 
 @pytest.fixture(scope="module")
 def built_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.CDLL]:
-    """The products alone, compiled for another machine: they take a second or two, all kernels half a minute."""
+    """The products alone, compiled for another machine, once."""
     made: dict[str, ctypes.CDLL] = {}
-
-    def compiled(machine: str) -> ctypes.CDLL:
-        folder = tmp_path_factory.mktemp(machine)
-        (folder / "some.c").write_text(SOURCE)
-        flags = [f"-march={machine}" if flag == build.TUNED else flag for flag in build.FLAGS]
-        command = [*build.find_compiler(), *flags, "-I", str(build.SOURCES), str(folder / "some.c")]
-        subprocess.run([*command, "-o", str(folder / "some.so"), "-lm"], check=True, timeout=build.SECONDS)
-        library = ctypes.CDLL(str(folder / "some.so"))
-        for name in ("pack", "product", "products"):
-            letters = calls.SIGNATURES[name].replace(" ", "")
-            getattr(library, name).argtypes = [calls.TYPES[letter] for letter in letters]
-        library.packed_bytes.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_int]
-        library.packed_bytes.restype = ctypes.c_int64
-        return library
 
     def found(machine: str) -> ctypes.CDLL:
         if machine not in made:
-            made[machine] = compiled(machine)
+            library = compiled(tmp_path_factory.mktemp(machine), machine, HEADERS, ("pack", "product", "products"))
+            library.packed_bytes.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_int]
+            library.packed_bytes.restype = ctypes.c_int64
+            made[machine] = library
         return made[machine]
 
     return found

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import subprocess
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from dflash_accelerated.native import available, build, calls, kernels
+from dflash_accelerated.native import available, kernels
+
+from tests.accelerated.native.compiled import compiled
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler")
-FILES = ("vectors.h", "threads.h", "rows.h", "stores.h", "walk.h")
+HEADERS = ("vectors", "threads", "rows", "stores", "walk")
 LENGTHS = [1, 7, 16, 33, 72, 200, 1031]
 EPS, HEAT = np.float32(1e-6), np.float32(0.7)
 F32, BF16 = 0, 1
@@ -25,16 +26,9 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         return kernels()
     if platform.machine() != "x86_64":
         pytest.skip("another machine's flags")
-    folder = tmp_path_factory.mktemp(request.param)
-    (folder / "some.c").write_text("".join(f'#include "{name}"\n' for name in FILES), "utf-8")
-    flags = ["-march=x86-64" if flag == build.TUNED else flag for flag in build.FLAGS]
-    command = [*build.find_compiler(), *flags, "-I", str(build.SOURCES), str(folder / "some.c")]
-    subprocess.run([*command, "-o", str(folder / "some.so"), "-lm"], check=True, timeout=build.SECONDS)
-    made = ctypes.CDLL(str(folder / "some.so"))
-    for name in ("rms_norm", "exponentials", "walk"):
-        letters = calls.SIGNATURES[name].replace(" ", "")
-        getattr(made, name).argtypes = [calls.TYPES[letter] for letter in letters]
-    return made
+    return compiled(
+        tmp_path_factory.mktemp(request.param), request.param, HEADERS, ("rms_norm", "exponentials", "walk")
+    )
 
 
 @pytest.fixture

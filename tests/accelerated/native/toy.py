@@ -94,10 +94,11 @@ def spans() -> Spans:
     return Spans(LANES, STARTS, COUNTS, CPU)
 
 
-def context(numerics: Numerics, staged: bool = True) -> Materializer:
+def context(numerics: Numerics, staged: bool = True, inputs: int = 2 * HIDDEN) -> Materializer:
+    """That of features with so many `inputs` a row."""
     layers = len(SEATS)
     weights = ContextWeights(
-        Product([numerics.weight(drawn(1, HIDDEN, 2 * HIDDEN))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
+        Product([numerics.weight(drawn(1, HIDDEN, inputs))], numerics), numerics.weight(1 + drawn(2, HIDDEN) / 4),
         Product([numerics.weight(drawn(3, 2 * layers * KV * DIM, HIDDEN))], numerics),
         numerics.weight(1 + drawn(4, layers, DIM) / 4),
     )  # fmt: skip
