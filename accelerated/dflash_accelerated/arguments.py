@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from ctypes import c_float
 from functools import partial
 from numbers import Integral, Real
@@ -103,9 +103,14 @@ def check_ids(name: str, ids: object, vocabulary: int, what: str = "token ids") 
     return tuple(check_integer(f"{name}[{at}]", id_, 0, vocabulary - 1) for at, id_ in enumerate(ids))
 
 
+def check_id_set(name: str, ids: object, vocabulary: int) -> tuple[int, ...]:
+    """`check_ids` where their order says nothing, so that a set of them will do."""
+    return check_ids(name, list(ids) if isinstance(ids, Set) else ids, vocabulary)
+
+
 def check_allowed(ids: object, vocabulary: int) -> tuple[int, ...] | None:
     """The only ids that may be said, None for all. Raises RequestError where there is none."""
-    allowed = None if ids is None else check_ids("allowed_tokens", ids, vocabulary)
+    allowed = None if ids is None else check_id_set("allowed_tokens", ids, vocabulary)
     if allowed is not None and not allowed:
         raise RequestError("allowed_tokens has 0 ids, expected at least 1")
     return allowed
@@ -149,7 +154,7 @@ def check_device(device: object) -> torch.device:
         named = torch.device(device)
         torch.empty(0, device=named)
     except (RuntimeError, AssertionError) as error:
-        told = str(error).splitlines()[0]
+        told = str(error).splitlines()[0].partition(". ")[0]
         raise RequestError(f"device is {shown(device)}, expected the name of a device that is there: {told}") from error
     if named.type == "meta":
         raise RequestError("device is 'meta', expected one that holds numbers")

@@ -18,7 +18,7 @@ from dflash_accelerated.images import Image, check_settled, kept, left_to_feed
 from dflash_accelerated.joint import Contexts, Proposals, Seen, Segments, Steps
 from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.rows import RowRange, gathered
-from dflash_accelerated.protocols import Block, Draft, LogitRows, SequenceState, Target
+from dflash_accelerated.protocols import Block, Draft, LendingVocabulary, LogitRows, SequenceState, Target
 from dflash_accelerated.requests import Request, Round, RoundTrace, Running, StageLog
 from dflash_accelerated.settings import is_greedy
 from dflash_accelerated.timing import Clock
@@ -176,7 +176,7 @@ class ChainOrchestrator:
             for at, each, own in zip(proposing, served, self._uniforms(served), strict=True)
         ]  # fmt: skip
         vocabulary = self._target.vocabulary
-        given = self._draft.propose(blocks, vocabulary)
+        given = self._draft.propose(blocks, cast(LendingVocabulary, vocabulary))  # all that it borrows was looked for
         seams.check_proposals(self._draft, given, [extents[at] for at in proposing])
         proposals = Proposals.of(given).first(extents, self._target.device)
         seams.check_tokens(self._draft, proposals.tokens, vocabulary.public)

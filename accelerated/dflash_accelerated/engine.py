@@ -16,7 +16,7 @@ from dflash_accelerated.arguments import (
     check_device,
     check_dtype,
     check_folder,
-    check_ids,
+    check_id_set,
     check_integer,
     check_switch,
 )
@@ -27,7 +27,7 @@ from dflash_accelerated.images import Checkpoint, Images
 from dflash_accelerated.kernels import Choice, resolve_kernels
 from dflash_accelerated.loading import check_profile, load_pair, read_profile
 from dflash_accelerated.numerics import Kernels, Numerics
-from dflash_accelerated.options import CONTEXT_LIMIT, SEED_LIMIT, Ids, Limits, Options, read_request
+from dflash_accelerated.options import CONTEXT_LIMIT, SEED_LIMIT, Ids, IdSet, Limits, Options, read_request
 from dflash_accelerated.protocols import Draft, Orchestrator, Target
 from dflash_accelerated.requests import Generation, Request, Round
 from dflash_accelerated.statistics import Statistics, Tally
@@ -54,7 +54,7 @@ class Engine:
         *,
         draft_tokens: int,
         max_context: int,
-        stop_ids: Ids = (),
+        stop_ids: IdSet = (),
         max_batch: int = BATCH_LIMIT,
         prefill_chunk: int = PREFILL_CHUNK,
         max_checkpoints: int = CHECKPOINTS,
@@ -78,7 +78,7 @@ class Engine:
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
         self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, max(self.max_context, DRAFTS_LIMIT))
         self.prefill_chunk = check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
-        self.stop_ids = check_ids("stop_ids", stop_ids, CONTEXT_LIMIT)
+        self.stop_ids = check_id_set("stop_ids", stop_ids, CONTEXT_LIMIT)
         self.numerics = numerics
         self.target = target
         self.draft = draft
@@ -152,6 +152,12 @@ class Engine:
             max_checkpoints=max_checkpoints,
             graphs=graphs,
         )
+
+    def __repr__(self) -> str:
+        pair = f"{type(self.target).__name__}, {type(self.draft).__name__}"
+        kind = f"{self.numerics.profile.name}, {str(self.numerics.act).removeprefix('torch.')}, {self.kernels}"
+        limits = f"draft_tokens={self.draft_tokens}, max_batch={self.max_batch}, max_context={self.max_context}"
+        return f"<Engine of {pair}: {kind} on {self.target.device}, {limits}>"
 
     @property
     def kernels(self) -> Kernels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from dflash_accelerated.arguments import (
     check_allowed,
     check_callable,
+    check_id_set,
     check_ids,
     check_integer,
     check_pieces,
@@ -28,6 +29,7 @@ SEED_LIMIT = 2**64 - 1
 CONTEXT_LIMIT = 2**31 - 1
 
 Ids = Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor
+IdSet = Ids | Set[int]
 
 
 class Options(TypedDict, total=False):
@@ -51,7 +53,7 @@ class Options(TypedDict, total=False):
 
     temperature: float
     seed: int
-    stop_ids: Ids | None
+    stop_ids: IdSet | None
     prefill_chunk: int | None
     observer: Observer | None
     draft_tokens: int | None
@@ -60,7 +62,7 @@ class Options(TypedDict, total=False):
     min_p: float
     presence_penalty: float
     frequency_penalty: float
-    allowed_tokens: Ids | None
+    allowed_tokens: IdSet | None
     grammar: Grammar | None
     pieces: Sequence[bytes] | Pieces | None
     stop_strings: Sequence[str | bytes]
@@ -99,7 +101,7 @@ def read_request(
         max_new_tokens=check_integer("max_new_tokens", max_new_tokens, 1, CONTEXT_LIMIT),
         sampling=Sampling.checked(limits.profile, *sampling),
         seed=check_integer("seed", seed, 0, SEED_LIMIT),
-        stop_ids=frozenset(limits.stop_ids if stop_ids is None else check_ids("stop_ids", stop_ids, public)),
+        stop_ids=frozenset(limits.stop_ids if stop_ids is None else check_id_set("stop_ids", stop_ids, public)),
         prefill_chunk=check_integer("prefill_chunk", chunk, 1, limits.prefill_chunk),
         capacity=limits.max_context,
         drafts=check_integer("draft_tokens", drafts, 0, limits.draft_tokens),

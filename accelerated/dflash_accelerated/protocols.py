@@ -90,11 +90,15 @@ class Measured(Protocol):
 
 
 class Vocabulary(Protocol):
-    """Both ends of the target that a draft borrows."""
+    """The ids of a target: all that a draft which borrows nothing asks for."""
 
     @property
     def public(self) -> int:
         """Ids [0, public) may be proposed and emitted; later rows of table and head are padding."""
+
+
+class LendingVocabulary(Vocabulary, Protocol):
+    """Both ends of the target, for drafts that borrow them."""
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embedding rows of ids I64 [R]: ACT [R, H], as a draft reads them."""
@@ -132,7 +136,7 @@ class Target(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Embedding and head."""
+        """Its ids; a `LendingVocabulary` where a draft is to borrow embedding or head."""
 
     @property
     def device(self) -> device:
@@ -204,8 +208,10 @@ class Draft(Protocol):
     def append(self, rows: Sequence[ContextRows]) -> None:
         """Make committed features context and advance each state by its rows."""
 
-    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> Sequence[Proposal]:
+    def propose(self, blocks: Sequence[Block], vocabulary: LendingVocabulary) -> Sequence[Proposal]:
         """One forward for all blocks. Leaves every state as it was.
+
+        Of the vocabulary there is what the draft says in `borrows`, and `public`.
 
         `record` receives the stages of op `draft.block`, in order, and what the proposal rests on.
         """

@@ -20,7 +20,7 @@ import pytest
 import torch
 from dflash_accelerated import Checkpoint, Engine
 from dflash_accelerated.models.dflash2 import DFlash2Draft
-from dflash_accelerated.protocols import Block, Proposal, Vocabulary
+from dflash_accelerated.protocols import Block, LendingVocabulary, Proposal
 from dflash_accelerated.requests import Running
 from dflash_reference import context, draft, draft2, session
 from dflash_reference import engine as reference
@@ -188,7 +188,7 @@ class Lockstep(RuleBasedStateMachine):
         """Plant proposals in both, after the draft made its own."""
         ours, theirs = self.engine.draft.propose, reference.propose
 
-        def propose(blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+        def propose(blocks: Sequence[Block], vocabulary: LendingVocabulary) -> list[Proposal]:
             return [
                 made._replace(
                     tokens=torch.tensor(self.here.plant(id(b.state), b.anchor, made.tokens.tolist(), b.extent))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from dflash_accelerated import Engine, Generation, Request, Round
 from dflash_accelerated.counts import TokenCounts
-from dflash_accelerated.protocols import Segment, TargetStep
+from dflash_accelerated.protocols import LendingVocabulary, Segment, TargetStep
 from dflash_accelerated.rounds import counted
 from dflash_spec.errors import RequestError, TensorError
 from dflash_spec.tensors import Array
@@ -299,8 +299,9 @@ def test_a_draft_of_no_numbers_is_rejected_and_a_correction_by_it_refused(
     random_pair: Path, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = load(random_pair, draft_tokens=4)
-    logits = engine.target.vocabulary.logits
-    monkeypatch.setattr(engine.target.vocabulary, "logits", lambda hidden: logits(hidden) * math.nan)
+    lent = cast(LendingVocabulary, engine.target.vocabulary)
+    logits = lent.logits
+    monkeypatch.setattr(lent, "logits", lambda hidden: logits(hidden) * math.nan)
     with pytest.raises(TensorError, match=r"the draft's law at position 6: NaN, expected probabilities"):
         engine.generate(PROMPT, 20, temperature=1.0, stop_ids=[])
     assert engine.generate(PROMPT, 20, stop_ids=[]).tokens == engine.decode_plain(PROMPT, 20, stop_ids=[]).tokens

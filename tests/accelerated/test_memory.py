@@ -11,7 +11,7 @@ import torch
 from dflash_accelerated import Engine, Numerics
 from dflash_accelerated.memory import KvCache, KvPool
 from dflash_accelerated.ops import attention
-from dflash_accelerated.protocols import Block, ContextRows, Segment
+from dflash_accelerated.protocols import Block, ContextRows, LendingVocabulary, Segment
 from dflash_accelerated.requests import StageLog
 from dflash_spec.errors import RequestError
 from dflash_spec.registry import load_profile
@@ -160,7 +160,7 @@ def test_a_draft_reads_its_whole_window_of_5_and_no_more(random_engine: Engine, 
         state, log = draft.open(11), StageLog()
         draft.append([ContextRows(state, features)])
         cast(KvCache, state).keys[0, :, 11 - distance] += change
-        draft.propose([Block(state, 3, 4, 4, log.record)], random_engine.target.vocabulary)
+        draft.propose([Block(state, 3, 4, 4, log.record)], cast(LendingVocabulary, random_engine.target.vocabulary))
         return log.take()["layer.0"]
 
     moved = (first_layer(0.0) != first_layer(1.0)).any(dim=1).tolist()

@@ -115,8 +115,18 @@ def test_what_is_no_request_or_checkpoint_is_named(random_engine: Engine, found:
 def test_a_device_that_there_is_not_and_an_observer_that_is_none_are_named(random_pair: Path, load: Load) -> None:
     with pytest.raises(RequestError, match="device is 'abacus'"):
         load(random_pair, device="abacus")
+    with pytest.raises(RequestError, match="device is 'mps'") as error:
+        load(random_pair, device="mps")
+    assert len(str(error.value)) < 250, "PyTorch lists every backend that it knows"
     with pytest.raises(RequestError, match="observer is int"):
         load(random_pair).request([4], 3, observer=5)  # type: ignore[arg-type]  # that is the point
+
+
+def test_an_engine_says_what_it_is(random_pair: Path, load: Load) -> None:
+    found = repr(load(random_pair, draft_tokens=4, max_batch=3, max_context=50, kernels="torch"))
+    assert found == (
+        "<Engine of Qwen3Target, DFlashDraft: zlab, float32, torch on cpu, draft_tokens=4, max_batch=3, max_context=50>"
+    )
 
 
 def test_a_step_that_fails_drops_every_request_though_their_sequences_do_not_close(

@@ -16,6 +16,7 @@ from dflash_accelerated.protocols import (
     Block,
     ContextRows,
     Draft,
+    LendingVocabulary,
     LogitRows,
     Proposal,
     Segment,
@@ -139,6 +140,31 @@ def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: in
     assert list(made.tokens) == spoken([4, 9, 2], 31)
     assert made.accepted[0] == wrong
     assert engine.decode_plain([4, 9, 2], 31).tokens == made.tokens
+
+
+class Mute:
+    """A vocabulary that lends nothing."""
+
+    public = WORDS
+
+
+class Reticent:
+    """The same language, of which nobody may borrow."""
+
+    device = torch.device("cpu")
+    vocabulary = Mute()
+
+    def open(self, capacity: int) -> Tape:
+        return Tape()
+
+    def forward(self, segments: Sequence[Segment], taps: Sequence[int], logits: LogitRows) -> list[TargetStep]:
+        return ToyTarget().forward(segments, taps, logits)
+
+
+def test_a_target_that_lends_nothing_serves_a_draft_that_borrows_nothing() -> None:
+    target: Target = Reticent()
+    engine = Engine(target, ToyDraft(2), ZLAB, draft_tokens=5, max_context=100)
+    assert list(engine.generate([4, 9, 2], 31).tokens) == spoken([4, 9, 2], 31)
 
 
 def test_a_rollback_that_leaves_rows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,4 +471,5 @@ def test_features_come_in_recorded_order_and_a_last_blocks_before_the_final_norm
     assert taps().features.shape == (4, 0)
     last = taps(2)
     assert last.logits is not None
-    assert not torch.equal(target.vocabulary.logits(last.features), last.logits)
+    lent = cast(LendingVocabulary, target.vocabulary)
+    assert not torch.equal(lent.logits(last.features), last.logits)

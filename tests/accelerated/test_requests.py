@@ -86,6 +86,9 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"allowed_tokens": []}, "allowed_tokens has 0 ids, expected at least 1"),
     ({"allowed_tokens": [3, 67]}, "allowed_tokens[1] is 67, expected 0 to 66"),
     ({"allowed_tokens": 5}, "allowed_tokens is int, expected a sequence of token ids"),
+    ({"allowed_tokens": {67}}, "allowed_tokens[0] is 67, expected 0 to 66"),
+    ({"stop_ids": {"a"}}, "stop_ids[0] is 'a', expected an integer"),
+    ({"prompt_ids": {3, 4}}, "prompt_ids is set, expected a sequence of token ids"),
     ({"grammar": [1, 2]}, "grammar is list, expected a callable"),
 ]
 BAD_SAMPLING: list[tuple[dict[str, Any], str]] = [
@@ -108,6 +111,13 @@ def test_a_bad_argument_is_refused_at_the_call(
     with pytest.raises(RequestError) as error:
         getattr(random_engine, call)(**arguments)
     assert str(error.value) == message
+
+
+def test_ids_whose_order_says_nothing_may_be_a_set(random_engine: Engine) -> None:
+    made = random_engine.request([1, 2, 3], 4, stop_ids={5, 7}, allowed_tokens=frozenset({5, 7, 9}))
+    assert made.stop_ids == {5, 7}
+    assert set(made.allowed or ()) == {5, 7, 9}
+    assert random_engine.request([1], 4, stop_ids=set()).stop_ids == frozenset()
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_SAMPLING, ids=[message for _, message in BAD_SAMPLING])

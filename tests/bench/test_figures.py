@@ -62,6 +62,12 @@ def test_growth_is_judged_by_the_slower_of_reading_and_computing() -> None:
     assert not Slope("round", "dflash", (256, 6000), {OURS: 0.004}, 1, 1, 0.001, 0.0019).targets()[0].met
 
 
+def test_growth_of_a_step_is_judged_by_what_it_reads() -> None:
+    (found,) = Slope("step", "dflash", (256, 6000), {OURS: 0.0021}, 1, 1, 0.001, 9.0).targets()
+    assert found.found == pytest.approx(2.1)
+    assert not found.met
+
+
 def test_a_local_layer_reads_its_window_at_most() -> None:
     assert seen((512, 512, 0), 6000) == 512 + 512 + 6000
     assert seen((512, 0), 100) == 200

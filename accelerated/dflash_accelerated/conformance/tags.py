@@ -45,15 +45,12 @@ class NoWords:
 
     public = 1
 
-    def __getattr__(self, name: str) -> None:
-        raise NotImplementedError(f"{name}: tags are not words")
-
 
 class TagTarget:
     """Rows of a layer are tags, features are the tokens, and logits the tags of hidden rows."""
 
     device = CPU
-    vocabulary = cast(Vocabulary, NoWords())
+    vocabulary = NoWords()
 
     def __init__(self, layers: int, lanes: int, capacity: int) -> None:
         """So many lanes, filled with what is no tag."""

@@ -22,7 +22,7 @@ from dflash_accelerated.ops.decoder import Ends, decoder
 from dflash_accelerated.ops.linear import Product
 from dflash_accelerated.ops.rows import RowRange, gathered, joined, parted
 from dflash_accelerated.ops.sampling import propose
-from dflash_accelerated.protocols import Block, ContextRows, Proposal, SequenceState, Vocabulary
+from dflash_accelerated.protocols import Block, ContextRows, LendingVocabulary, Proposal, SequenceState
 from dflash_accelerated.rounds import Columns, block_columns
 from dflash_accelerated.settings import SettingRows
 from dflash_accelerated.transfers import listed
@@ -180,7 +180,7 @@ class DFlashDraft:
         self._append(spans, [RowRange.of(features)])
         return ()
 
-    def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> Sequence[Proposal]:
+    def propose(self, blocks: Sequence[Block], vocabulary: LendingVocabulary) -> Sequence[Proposal]:
         columns = [self._columns(block) for block in blocks]
         states = [cast(DraftState, block.state) for block in blocks]
         counts = [each.live for each in columns]
@@ -198,13 +198,18 @@ class DFlashDraft:
             found = self._forward(vocabulary, blocks, spans, *inputs)
         return self._choose(blocks, found, [count - 1 for count in counts], vocabulary)
 
-    def _ends(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> Ends | None:
+    def _ends(self, blocks: Sequence[Block], vocabulary: LendingVocabulary) -> Ends | None:
         """Those of a vocabulary from which the best id alone is proposed in each slot."""
         whole: Ends | None = getattr(vocabulary, "proposing_ends", None)
         return None if any(block.uniforms is not None for block in blocks) else whole
 
     def _forward(
-        self, vocabulary: Vocabulary, blocks: Sequence[Block], spans: attention.Spans, ids: Tensor, *controls: Tensor
+        self,
+        vocabulary: LendingVocabulary,
+        blocks: Sequence[Block],
+        spans: attention.Spans,
+        ids: Tensor,
+        *controls: Tensor,
     ) -> Tensors:
         """The device part of a proposal. `blocks` are those whose observers see its stages."""
         seen = range(self.config.layers) if any(block.record for block in blocks) else ()
@@ -221,7 +226,12 @@ class DFlashDraft:
         return ()
 
     def _found(
-        self, hidden: Tensor, counts: Sequence[int], vocabulary: Vocabulary, blocks: Sequence[Block], *controls: Tensor
+        self,
+        hidden: Tensor,
+        counts: Sequence[int],
+        vocabulary: LendingVocabulary,
+        blocks: Sequence[Block],
+        *controls: Tensor,
     ) -> Tensors:
         """What the device part makes of the blocks' final rows ACT [N, H], `counts` of each."""
         return (hidden,)
@@ -238,7 +248,7 @@ class DFlashDraft:
         return spans
 
     def _choose(
-        self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary
+        self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: LendingVocabulary
     ) -> Sequence[Proposal]:
         """The proposals that the device part found, `counts` of each block."""
         (hidden,) = found

@@ -17,7 +17,7 @@ from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops import attention, head, qkv, selector
 from dflash_accelerated.ops.acceptance import SparseLaw
 from dflash_accelerated.ops.linear import Product
-from dflash_accelerated.protocols import Block, Proposal, Vocabulary
+from dflash_accelerated.protocols import Block, LendingVocabulary, Proposal
 from dflash_accelerated.rings import Rings, RingState
 from dflash_accelerated.rounds import Columns, dflash2_columns
 from dflash_accelerated.transfers import listed
@@ -107,7 +107,12 @@ class DFlash2Draft(DFlashDraft):
         return anchors, temperatures, self._uniforms(blocks, max(counts) - 1)
 
     def _found(
-        self, hidden: Tensor, counts: Sequence[int], vocabulary: Vocabulary, blocks: Sequence[Block], *controls: Tensor
+        self,
+        hidden: Tensor,
+        counts: Sequence[int],
+        vocabulary: LendingVocabulary,
+        blocks: Sequence[Block],
+        *controls: Tensor,
     ) -> Tensors:
         config, (anchors, temperatures, uniforms) = self.config, controls
         found = vocabulary.top(hidden, config.selector_top_k, config.output_multiplier, config.softcap)
@@ -123,7 +128,9 @@ class DFlash2Draft(DFlashDraft):
                 record(blocks, stage, torch.cat([own[:count] for own, count in zip(rows, counts, strict=True)]), counts)
         return path.tokens, ids, path.q
 
-    def _choose(self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: Vocabulary) -> Proposals:
+    def _choose(
+        self, blocks: Sequence[Block], found: Tensors, counts: list[int], vocabulary: LendingVocabulary
+    ) -> Proposals:
         tokens, ids, q = found
 
         def proposals() -> list[Proposal]:
@@ -134,7 +141,7 @@ class DFlash2Draft(DFlashDraft):
 
         return Proposals([own[:count] for own, count in zip(tokens.tolist(), counts, strict=True)], proposals)
 
-    def _ends(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> None:
+    def _ends(self, blocks: Sequence[Block], vocabulary: LendingVocabulary) -> None:
         """It is the walk that proposes."""
 
     def _uniforms(self, blocks: Sequence[Block], steps: int) -> Tensor:

@@ -209,7 +209,7 @@ INLINE void mix_four(int parts, int type, const struct view *v, const float *wei
             padded, NULL);
     mix(4, parts, type, weights, values, channel, low, high, total, padded, later);
     for (int i = 0; i < 4; i++)
-        mix(1, parts, type, weights + i * TILE, values, channel, most(high, v->low[i]), v->high[i], total + i * padded,
+        mix(1, parts, type, weights + i * TILE, values, channel, high, v->high[i], total + i * padded,
             padded, NULL);
 }
 

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from dflash_spec.config import DraftConfig, TargetConfig, read_draft_config, read_target_config
 from dflash_spec.registry import load_profile
+from torch import Tensor
 
 from dflash_vectors.bench import ours
 from dflash_vectors.bench.figures import BARE, Figure, Local, Slope
-from dflash_vectors.bench.harness import Clock, Plan, Turns, quiet, turn
+from dflash_vectors.bench.harness import Call, Clock, Plan, Turns, quiet
 from dflash_vectors.bench.timing import Party
 
 BUFFER = 1 << 28
 """Bytes of the buffer that is read to measure the memory: far more than any cache holds."""
 BYTES = 2
 """Of a key's or value's number, in BF16."""
+CACHED = 1024
+"""Rows whose keys and values stay in the caches of a CPU."""
 
 
-def bandwidth(clock: Clock, device: torch.device) -> float:
+def bandwidth(plan: Plan, clock: Clock, device: torch.device) -> float:
     """Bytes a second that a sum over a large buffer reads."""
     buffer = torch.ones(BUFFER // 8, dtype=torch.int64, device=device)
-    return BUFFER / turn(lambda: buffer.sum(), 3, clock)
+    return BUFFER / statistics.median(Turns({"sum": buffer.sum}, plan, clock).all()["sum"])
 
 
 def seen(windows: Iterable[int], context: int) -> int:
@@ -37,7 +41,7 @@ def slopes(party: Party, figures: Iterable[Figure], plan: Plan) -> list[Slope]:
     for figure in figures:
         if figure.batch == 1 and figure.what in ("step", "round") and figure.backend == party.pair.backend:
             grown.setdefault((figure.what, figure.backend), []).append(figure)
-    speed = bandwidth(party.clock, party.device)
+    speed = bandwidth(plan, party.clock, party.device)
     return [
         _slope(party, min(each, key=_context), max(each, key=_context), speed, plan)
         for each in grown.values() if len(each) > 1
@@ -69,17 +73,27 @@ def _configs(party: Party) -> tuple[TargetConfig, DraftConfig]:
 
 
 def _attending(party: Party, rows: int, more: int, plan: Plan) -> float:
-    """Seconds of attention's two products alone, over `more` stored rows."""
+    """Seconds of attention's two products alone, over `more` stored rows, as this machine's library is fastest.
+
+    In BF16 or in FP32, which a CPU without BF16 instructions multiplies many times faster; all rows at once, or some
+    after others, so that they stay in its caches.
+    """
     target, _ = _configs(party)
-    shape, group = (target.kv_heads, more, target.head_dim), target.heads // target.kv_heads
-    keys, values = (torch.randn(shape, device=party.device).bfloat16() for _ in range(2))
-    queries = torch.randn(target.kv_heads, rows * group, target.head_dim, device=party.device).bfloat16()
+    heads, group, dim = target.kv_heads, target.heads // target.kv_heads, target.head_dim
+    pieces: dict[str, float] = {}
+    calls: dict[str, Call] = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        queries = torch.randn(heads, rows * group, dim, device=party.device).to(dtype)
+        keys, values = (torch.randn(heads, more, dim, device=party.device).to(dtype) for _ in range(2))
+        for piece in (more, min(more, CACHED)):
+            name = f"{dtype}, {piece}"
+            pieces[name], calls[name] = more / piece, partial(_products, queries, keys[:, :piece], values[:, :piece])
+    seconds = Turns(calls, plan, party.clock).all()
+    return min(pieces[name] * statistics.median(each) for name, each in seconds.items())
 
-    def attend() -> None:
-        torch.bmm(torch.bmm(queries, keys.mT), values)
 
-    seconds = Turns({"products": attend}, plan, party.clock).all()["products"]
-    return statistics.median(seconds)
+def _products(queries: Tensor, keys: Tensor, values: Tensor) -> None:
+    torch.bmm(torch.bmm(queries, keys.mT), values)
 
 
 def local(party: Party, window: int, contexts: tuple[int, ...], plan: Plan) -> Local:
