@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from threading import Lock
 from typing import NamedTuple
 
 from dflash_spec.errors import RequestError, StateError
@@ -37,11 +38,17 @@ class Batch:
         self._held: dict[int, Running] = {}
         self._holds: set[int] = set()
         self._tickets = 0
+        self._stepping = Lock()
 
     @property
     def busy(self) -> bool:
         """Whether a request waits or runs."""
         return bool(self._waiting or self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no place yet."""
+        return len(self._waiting)
 
     def submit(self, request: Request, start: Checkpoint | None = None, hold: bool = False) -> int:
         """Take a request in; its ticket names it from then on.
@@ -65,7 +72,13 @@ class Batch:
         A request whose round has a `finish_reason` has left, and its place is free in the next step. Where what is no
         request's own ends a step, as Ctrl-C does, all running requests leave: what is stored of them may be half of a
         round, and this round's tokens are lost. What closing them raises is noted on what ended the step.
+
+        Raises RequestError in the midst of another step, of which nothing is lost.
         """
+        if not self._stepping.acquire(blocking=False):
+            raise RequestError(
+                "step in the midst of a step, expected one at a time: from one thread, and not from within"
+            )
         try:
             return self._step()
         except BaseException as error:
@@ -75,6 +88,8 @@ class Batch:
                 except BaseException as another:  # what ended the step is told, and no request may stay half way
                     error.add_note(f"and ticket {ticket} was closed with {type(another).__name__}: {another}")
             raise
+        finally:
+            self._stepping.release()
 
     def _step(self) -> dict[int, Round]:
         served = dict(self._running)
@@ -118,7 +133,8 @@ class Batch:
     def fork(self, ticket: int, seed: int | None) -> int:
         """A second request that goes on from where this one stands: its ticket, in the next row.
 
-        Raises StateError for a request that has ended or cannot be forked, RequestError where there is no place.
+        Where the first is held after its end, so is this one. Raises StateError for one that has ended or cannot be
+        forked, RequestError where there is no place.
         """
         running = self._own(ticket)
         if ticket in self._held:

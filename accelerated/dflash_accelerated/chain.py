@@ -178,6 +178,7 @@ class ChainOrchestrator:
         vocabulary = self._target.vocabulary
         given = self._draft.propose(blocks, cast(LendingVocabulary, vocabulary))  # all that it borrows was looked for
         seams.check_proposals(self._draft, given, [extents[at] for at in proposing])
+        seams.check_lengths(self._draft, [each.state for each in blocks], [each.frontier for each in served], "propose")
         proposals = Proposals.of(given).first(extents, self._target.device)
         seams.check_tokens(self._draft, proposals.tokens, vocabulary.public)
         return proposals
@@ -214,7 +215,9 @@ class ChainOrchestrator:
                 features.append(each.features)
                 observers.append(each.record)
         if states:
+            grown = [state.length + len(own) for state, own in zip(states, features, strict=True)]
             self._draft.append(Contexts(states, features, observers))
+            seams.check_lengths(self._draft, states, grown, "append")
         for each in running:
             each.features = None
 

@@ -13,6 +13,7 @@ from dflash_spec.errors import RequestError
 
 from dflash_accelerated import planning, seams, workspace
 from dflash_accelerated.arguments import (
+    check_callable,
     check_device,
     check_dtype,
     check_folder,
@@ -28,8 +29,9 @@ from dflash_accelerated.kernels import Choice, resolve_kernels
 from dflash_accelerated.loading import check_profile, load_pair, read_profile
 from dflash_accelerated.numerics import Kernels, Numerics
 from dflash_accelerated.options import CONTEXT_LIMIT, SEED_LIMIT, Ids, IdSet, Limits, Options, read_request
-from dflash_accelerated.protocols import Draft, Orchestrator, Target
+from dflash_accelerated.protocols import Draft, Orchestrator, Plan, Target
 from dflash_accelerated.requests import Generation, Request, Round
+from dflash_accelerated.settings import Sampling
 from dflash_accelerated.statistics import Statistics, Tally
 
 BATCH_LIMIT = 8
@@ -59,6 +61,7 @@ class Engine:
         prefill_chunk: int = PREFILL_CHUNK,
         max_checkpoints: int = CHECKPOINTS,
         graphs: bool | None = None,
+        orchestrator: Plan = ChainOrchestrator,
     ) -> None:
         """An engine from adapters. `draft_tokens` is K, the most proposals of a round.
 
@@ -66,6 +69,7 @@ class Engine:
         none, and `max_batch` how many requests share a round's forwards and how many sequences are open at once, 1 to
         8. Prompts are read `prefill_chunk` rows at a time, or fewer; `max_checkpoints` is how many images are held.
         `graphs` replays recorded rounds, as `resolve_graphs` says; None does so wherever that can be done.
+        `orchestrator` makes the plan of rounds, of target, draft (None for plain decoding), numerics and `max_batch`.
 
         Raises RequestError: for a bad argument, and where the buffers, which are reserved here, do not fit.
         """
@@ -75,6 +79,7 @@ class Engine:
         if not isinstance(numerics, Numerics):
             raise RequestError(f"numerics is {type(numerics).__name__}, expected what Numerics.of gives")
         check_profile(numerics.profile)
+        check_callable("orchestrator", orchestrator)
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
         self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, max(self.max_context, DRAFTS_LIMIT))
         self.prefill_chunk = check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
@@ -92,8 +97,9 @@ class Engine:
         widest = min(self.draft_tokens, self.max_context) + 1
         chunk = min(self.prefill_chunk, self.max_context)
         self._workspace = workspace.prepare((target, draft), self.max_batch * widest, chunk)
-        self._speculative = ChainOrchestrator(target, draft, numerics, self.max_batch)
-        self._plain = ChainOrchestrator(target, None, numerics, self.max_batch)
+        self._speculative, self._plain = (
+            seams.check_plan(orchestrator(target, served, numerics, self.max_batch)) for served in (draft, None)
+        )
         self._images = Images(check_integer("max_checkpoints", max_checkpoints, 0, CONTEXT_LIMIT))
         self._submitted = Batch(self._speculative, self.max_batch, self._images)
         self._tally = Tally()
@@ -222,6 +228,9 @@ class Engine:
 
         A request that cannot go on ends with finish reason `error` and an `error`, and the others go on.
 
+        Where all places are held it is empty, and those that wait are `waiting`. Raises RequestError where a step is
+        under way already, in another thread or in whatever calls this.
+
             while rounds := engine.step():
                 print({ticket: latest.tokens for ticket, latest in rounds.items()})
         """
@@ -229,6 +238,11 @@ class Engine:
         for latest in rounds.values():
             self._tally.add(latest)
         return rounds
+
+    @property
+    def waiting(self) -> int:
+        """How many submitted requests have found no place yet."""
+        return self._submitted.waiting
 
     def cancel(self, ticket: int) -> None:
         """Drop a submitted request. Raises RequestError for a ticket that has left or never was."""
@@ -253,8 +267,8 @@ class Engine:
     def fork(self, ticket: int, seed: int | None = None) -> int:
         """A second request that goes on from where this one stands, by another `seed` if there is one; its ticket.
 
-        Neither sees from then on what the other writes. Raises StateError for a request that has ended, RequestError
-        where no place is free.
+        It keeps its place after its end if this one does, until it is cancelled. Neither sees from then on what the
+        other writes. Raises StateError for a request that has ended, RequestError where no place is free.
         """
         return self._submitted.fork(ticket, None if seed is None else check_integer("seed", seed, 0, SEED_LIMIT))
 
@@ -310,7 +324,8 @@ class Engine:
             self._pool, self._pool_planned = pool, planning.pool_bytes(adapters, profiles.rows, self.numerics.act)
 
     def _own(self, request: Request) -> Request:
-        """The request, if it can be this engine's. Raises RequestError for one that another engine's `request` made."""
+        """The request, if it can be this engine's. Raises RequestError for another engine's that asks for more, or for
+        settings that this engine's profile has not."""
         if isinstance(request, Request):
             ids = (*request.prompt, *(request.allowed or ()))
             held = (max(ids, default=0) + 1, request.capacity, request.drafts, request.prefill_chunk or 1)
@@ -320,6 +335,10 @@ class Engine:
                     f"a request with ids, capacity, drafts and chunk up to {held}, expected at most {limits}: another "
                     "engine made it"
                 )
+            own = request.sampling
+            Sampling.checked(
+                self.numerics.profile, own.temperature, own.top_k, own.top_p, own.min_p, own.presence, own.frequency
+            )
         return request
 
 

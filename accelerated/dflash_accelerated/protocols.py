@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 from torch import Tensor, device
 
 from dflash_accelerated.lanes import Snapshot
+from dflash_accelerated.numerics import Numerics
 from dflash_accelerated.ops.acceptance import SparseLaw
 from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.settings import Sampling
@@ -218,7 +219,10 @@ class Draft(Protocol):
 
 
 class Orchestrator(Protocol):
-    """The plan of a request: prefill, rounds, ends. It alone moves sequences from one frontier to the next."""
+    """The plan of a request: prefill, rounds, ends. It alone moves sequences from one frontier to the next.
+
+    An engine makes two, as `Plan` says: one with its draft, and one without for plain decoding.
+    """
 
     def start(self, request: Request, image: Image | None = None) -> tuple[Running, Round]:
         """Open states, prefill the prompt and emit the first token.
@@ -237,3 +241,7 @@ class Orchestrator(Protocol):
 
     def close(self, running: Running) -> None:
         """Release a sequence, ended or not. What it has emitted stands."""
+
+
+Plan = Callable[[Target, Draft | None, Numerics, int], Orchestrator]
+"""An orchestrator of a target, a draft if there is one, numerics, and how many requests run at once at most."""

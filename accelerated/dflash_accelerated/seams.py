@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dflash_accelerated.arguments import check_integer, shown
 from dflash_accelerated.joint import Proposals, Steps
-from dflash_accelerated.protocols import Draft, LogitRows, Proposal, SequenceState, Target, TargetStep
+from dflash_accelerated.protocols import Draft, LogitRows, Orchestrator, Proposal, SequenceState, Target, TargetStep
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 OPTIONAL = ("reserve", "planned_bytes", "held_bytes", "capture", "products", "working_bytes")
@@ -44,6 +44,14 @@ def check_draft(draft: Draft) -> None:
     borrows = _borrows(draft)
     if not isinstance(borrows, tuple) or not all(each in BORROWED for each in borrows):
         raise RequestError(f"draft.borrows is {shown(borrows)}, expected a tuple of some of {', '.join(BORROWED)}")
+
+
+def check_plan(plan: Orchestrator) -> Orchestrator:
+    """The plan. Raises RequestError for what is none, as `check_target`."""
+    methods = ("start", "round", "keep", "fork", "close")
+    _check_parts("what orchestrator gave", plan, methods)
+    _check_methods("what orchestrator gave", plan, methods)
+    return plan
 
 
 def check_borrowed(target: Target, draft: Draft) -> None:
@@ -157,6 +165,15 @@ def check_tokens(draft: Draft | None, tokens: Sequence[Sequence[int]], public: i
     if every and not 0 <= min(every) <= max(every) < public:
         bad = next(token for token in every if not 0 <= token < public)
         raise TensorError(f"draft {_kind(draft)} proposed the id {bad}, expected 0 to {public - 1}")
+
+
+def check_lengths(draft: Draft, states: Sequence[SequenceState], expected: Sequence[int], after: str) -> None:
+    """Raise StateError unless each of a draft's sequences is as long as it must be `after` a call of it."""
+    for state, length in zip(states, expected, strict=True):
+        if state.length != length:
+            raise StateError(
+                f"draft {_kind(draft)} has a sequence of length {state.length} after {after}, expected {length}"
+            )
 
 
 def check_length(state: SequenceState, frontier: int) -> None:

@@ -61,6 +61,8 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         """Both together."""
+        if not isinstance(other, Statistics):
+            return NotImplemented
         return Statistics(
             self.answers + other.answers,
             self.rounds + other.rounds,
@@ -138,7 +140,7 @@ class Tally:
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self._answers = self._rounds = self._tokens = 0
+        self._answers = self._tokens = 0
         self._outcomes: Counter[tuple[int, int]] = Counter()
         self._seconds = [0.0] * len(NO_TIME[:-1])
         self._shared, self._parts = NO_TIME, 0
@@ -164,24 +166,24 @@ class Tally:
             self._spend(spent)
 
     def read(self) -> Statistics:
-        """What was added so far."""
-        most = max((proposals for proposals, _ in self._outcomes), default=0)
+        """What was added so far. Beside a thread that adds, tokens and times may be a round ahead of the counts."""
+        outcomes = dict(self._outcomes)  # at once, whoever adds meanwhile
+        most = max((proposals for proposals, _ in outcomes), default=0)
         tested, stood, accepted = [0] * most, [0] * most, [0] * (most + 1)
-        for (proposals, count), rounds in self._outcomes.items():
+        for (proposals, count), rounds in outcomes.items():
             accepted[count] += rounds
             for at in range(min(count + 1, proposals)):
                 tested[at] += rounds
                 stood[at] += rounds * (at < count)
-        counts = tuple(accepted) if self._rounds else ()
+        counts = tuple(accepted) if outcomes else ()
         seconds = StageTimes._make([*self._spent(), 1])
-        return Statistics(self._answers, self._rounds, self._tokens, counts, tuple(tested), tuple(stood), seconds)
+        return Statistics(self._answers, sum(accepted), self._tokens, counts, tuple(tested), tuple(stood), seconds)
 
     def _add_prompt(self, times: StageTimes) -> None:
         self._answers += 1
         self._spend(StageTimes(prefill=times.total, requests=times.requests))
 
     def _add_outcome(self, proposals: int, accepted: int) -> None:
-        self._rounds += 1
         self._outcomes[proposals, accepted] += 1
 
     def _spend(self, times: StageTimes) -> None:

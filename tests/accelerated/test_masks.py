@@ -146,7 +146,7 @@ def test_a_lane_starts_at_nothing_and_counts_every_occurrence() -> None:
 
 def test_a_lane_of_counts_comes_back_however_its_request_ends(ninfer: Engine) -> None:
     """At its end, cancelled while it runs, forked, or as a stream that nobody reads to its end."""
-    counted = [each._decider._counts for each in (ninfer._speculative, ninfer._plain)]
+    counted = [cast(Any, each)._decider._counts for each in (ninfer._speculative, ninfer._plain)]
     planned = [each.held for each in counted]
     own: dict[str, Any] = {"presence_penalty": 0.5, "stop_ids": ()}
     for _ in range(ninfer.max_batch + 1):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 from dflash_accelerated import Engine, RoundTrace
 from dflash_accelerated.memory import KvCache
 from dflash_spec.errors import DFlashError, RequestError, StateError
+from dflash_spec.tensors import Array
 
 Load = Callable[..., Engine]
 
@@ -120,6 +122,56 @@ def test_a_device_that_there_is_not_and_an_observer_that_is_none_are_named(rando
     assert len(str(error.value)) < 250, "PyTorch lists every backend that it knows"
     with pytest.raises(RequestError, match="observer is int"):
         load(random_pair).request([4], 3, observer=5)  # type: ignore[arg-type]  # that is the point
+
+
+def test_a_step_within_a_step_is_refused_and_the_others_go_on(random_pair: Path, load: Load) -> None:
+    engine = load(random_pair, draft_tokens=4, max_batch=2)
+
+    def grammar(said: Sequence[int]) -> Array:
+        engine.step()
+        return np.ones(67, bool)
+
+    (alone,) = engine.generate_batch([engine.request([7, 8], 9, stop_ids=[])])
+    bad, other = (
+        engine.submit(engine.request([1, 2], 9, grammar=grammar)),
+        engine.submit(engine.request([7, 8], 9, stop_ids=[])),
+    )
+    said: tuple[int, ...] = ()
+    errors = []
+    while made := engine.step():
+        said += made[other].tokens if other in made else ()
+        errors += [str(latest.error) for latest in made.values() if latest.error]
+    assert errors == ["step in the midst of a step, expected one at a time: from one thread, and not from within"]
+    assert said == alone.tokens
+    with pytest.raises(RequestError, match=f"ticket {bad}"):
+        engine.cancel(bad)
+
+
+def test_a_request_that_waits_for_a_held_place_is_told(random_pair: Path, load: Load) -> None:
+    engine = load(random_pair, draft_tokens=4, max_batch=1)
+    held = engine.submit(engine.request([1, 2], 1), hold=True)
+    engine.step()
+    late = engine.submit(engine.request([7], 1))
+    assert (engine.step(), engine.waiting) == ({}, 1)
+    engine.cancel(held)
+    assert list(engine.step()) == [late]
+    assert engine.waiting == 0
+
+
+def test_a_request_of_another_engines_profile_is_held_against_this_ones(random_pair: Path, load: Load) -> None:
+    engine, other = (
+        load(random_pair, draft_tokens=4),
+        load(random_pair, draft_tokens=4, profile="ninfer", dtype="bfloat16"),
+    )
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"min_p": 0.5}, "profile zlab has no min_p"), ({"presence_penalty": 0.5}, "profile zlab has no penalties"),
+    ]  # fmt: skip
+    for change, message in cases:
+        request = other.request([4, 44], 5, temperature=0.7, **change)
+        for call in (engine.submit, lambda each: engine.generate_batch([each])):
+            with pytest.raises(RequestError, match=message):
+                call(request)
+    assert engine.step() == {}
 
 
 def test_an_engine_says_what_it_is(random_pair: Path, load: Load) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from dflash_accelerated import Engine, Numerics, RequestError, StateError, TensorError
 from dflash_accelerated.chain import ChainOrchestrator
+from dflash_accelerated.images import Image
 from dflash_accelerated.ops.head import Candidates
 from dflash_accelerated.protocols import (
     Block,
@@ -18,6 +19,7 @@ from dflash_accelerated.protocols import (
     Draft,
     LendingVocabulary,
     LogitRows,
+    Orchestrator,
     Proposal,
     Segment,
     SequenceState,
@@ -25,7 +27,7 @@ from dflash_accelerated.protocols import (
     TargetStep,
     Vocabulary,
 )
-from dflash_accelerated.requests import Request
+from dflash_accelerated.requests import Request, Round, Running
 from dflash_accelerated.settings import Sampling
 from dflash_spec.registry import load_profile
 from dflash_vectors.planted import Planted
@@ -140,6 +142,79 @@ def test_a_toy_pair_plugs_in_and_every_accepted_count_keeps_the_tokens(wrong: in
     assert list(made.tokens) == spoken([4, 9, 2], 31)
     assert made.accepted[0] == wrong
     assert engine.decode_plain([4, 9, 2], 31).tokens == made.tokens
+
+
+class Noted(ChainOrchestrator):
+    """A plan of one's own, that notes what it is asked for."""
+
+    def __init__(self, *served: Any) -> None:
+        super().__init__(*served)
+        self.calls: list[str] = []
+
+    def start(self, request: Request, image: Image | None = None) -> tuple[Running, Round]:
+        self.calls.append("start")
+        return super().start(request, image)
+
+    def round(self, running: Sequence[Running]) -> list[Round]:
+        self.calls.append(f"round of {len(running)}")
+        return super().round(running)
+
+    def close(self, running: Running) -> None:
+        self.calls.append("close")
+        super().close(running)
+
+
+def test_a_plan_plugs_in_for_drafted_and_for_plain_rounds() -> None:
+    made: list[Noted] = []
+
+    def plan(*served: Any) -> Orchestrator:
+        made.append(Noted(*served))
+        return made[-1]
+
+    engine = Engine(ToyTarget(), ToyDraft(9), ZLAB, draft_tokens=5, max_context=100, max_batch=2, orchestrator=plan)
+    drafted, plain = made
+    assert list(engine.generate([4, 9, 2], 7).tokens) == spoken([4, 9, 2], 7)
+    assert drafted.calls == ["start", "round of 1", "close"]
+    engine.decode_plain([4, 9, 2], 3)
+    assert plain.calls == ["start", "round of 1", "round of 1", "close"]
+    engine.generate_batch([engine.request([4], 7), engine.request([9], 7)])
+    assert drafted.calls[3:] == ["start", "start", "round of 2", "close", "close"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (5, "orchestrator is int, expected a callable"),
+        (lambda *served: None, "what orchestrator gave is NoneType without start, expected start, round, keep"),
+        (lambda *served: type("Half", (ChainOrchestrator,), {"fork": 5})(*served), "gave.fork is 5, expected a method"),
+    ],
+)
+def test_what_is_no_plan_is_named_at_the_start(plan: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(message)):
+        Engine(ToyTarget(), ToyDraft(9), ZLAB, draft_tokens=5, max_context=100, orchestrator=plan)
+
+
+def test_a_draft_whose_sequence_is_not_as_long_as_it_must_be_is_named() -> None:
+    """Answers would be right all the same, and acceptance as bad as a wrong port's."""
+
+    class Forgetful(ToyDraft):
+        def append(self, rows: Sequence[ContextRows]) -> None:
+            super().append([each._replace(features=each.features[1:]) for each in rows])
+
+    class Advancing(ToyDraft):
+        def propose(self, blocks: Sequence[Block], vocabulary: Vocabulary) -> list[Proposal]:
+            made = super().propose(blocks, vocabulary)
+            for each in blocks:
+                cast(Tape, each.state).rows.append(0.0)
+            return made
+
+    for draft, message in (
+        (Forgetful(9), "draft Forgetful has a sequence of length 2 after append, expected 3"),
+        (Advancing(9), "draft Advancing has a sequence of length 4 after propose, expected 3"),
+    ):
+        engine = Engine(ToyTarget(), draft, ZLAB, draft_tokens=5, max_context=100)
+        with pytest.raises(StateError, match=message):
+            engine.generate([4, 9, 2], 31)
 
 
 class Mute:

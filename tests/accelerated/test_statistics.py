@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -68,6 +70,32 @@ def test_reading_changes_nothing_so_that_another_thread_may_read() -> None:
         assert tally.read() == tally.read()
         assert repr(vars(tally)) == before
     assert tally.read() == Statistics.of(ROUNDS)
+
+
+def test_reading_while_another_thread_adds_gives_counts_that_belong_together() -> None:
+    tally, ended, before = Tally(), Event(), sys.getswitchinterval()
+
+    def add() -> None:
+        for proposals in range(400):
+            for accepted in range(0, proposals + 1, 7):
+                tally.add(Round((1,), (2,) * proposals, accepted))
+        ended.set()
+
+    adding = Thread(target=add)
+    sys.setswitchinterval(1e-6)
+    try:
+        adding.start()
+        while not ended.is_set():
+            found = tally.read()
+            assert sum(found.accepted) == found.rounds
+    finally:
+        sys.setswitchinterval(before)
+        adding.join()
+
+
+def test_only_statistics_are_added_to_statistics() -> None:
+    with pytest.raises(TypeError):
+        Statistics.of(ROUNDS) + 1  # type: ignore[operator]  # that is the point
 
 
 def test_a_round_that_ended_with_an_error_adds_its_time_alone() -> None:

@@ -136,6 +136,8 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         made.error(
             "--strict: only the planted pair at full size has targets; with --quick or a pair on disk it cannot fail"
         )
+    if "slope" in options.only and options.only is not PARTS and len(options.context) < 2:
+        made.error(f"--only slope: growth needs two contexts, found --context {options.context[0]}")
     alone = "batch" in options.only and 1 in options.batch
     if options.plot is not None and not alone and not CHARTED & set(options.only):
         asked = ",".join(options.only)
