@@ -105,7 +105,9 @@ def check_ids(name: str, ids: object, vocabulary: int, what: str = "token ids") 
 
 def check_id_set(name: str, ids: object, vocabulary: int) -> tuple[int, ...]:
     """`check_ids` where their order says nothing, so that a set of them will do."""
-    return check_ids(name, list(ids) if isinstance(ids, Set) else ids, vocabulary)
+    if isinstance(ids, Set):
+        return tuple(check_integer(f"an id of {name}", each, 0, vocabulary - 1) for each in ids)
+    return check_ids(name, ids, vocabulary)
 
 
 def check_allowed(ids: object, vocabulary: int) -> tuple[int, ...] | None:

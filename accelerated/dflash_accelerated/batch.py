@@ -39,6 +39,8 @@ class Batch:
         self._holds: set[int] = set()
         self._tickets = 0
         self._stepping = Lock()
+        self._dropped: set[int] = set()
+        """Cancelled in the midst of a step, which may be reading their sequences."""
 
     @property
     def busy(self) -> bool:
@@ -84,7 +86,7 @@ class Batch:
         except BaseException as error:
             for ticket in list(self._running):
                 try:
-                    self.cancel(ticket)
+                    self._drop(ticket)
                 except BaseException as another:  # what ended the step is told, and no request may stay half way
                     error.add_note(f"and ticket {ticket} was closed with {type(another).__name__}: {another}")
             raise
@@ -92,6 +94,7 @@ class Batch:
             self._stepping.release()
 
     def _step(self) -> dict[int, Round]:
+        self._drop_cancelled()
         served = dict(self._running)
         made = self._orchestrator.round(list(served.values())) if served else ()
         rounds = dict(zip(served, made, strict=True))
@@ -104,20 +107,36 @@ class Batch:
                 self._held[ticket] = running
             else:
                 self._orchestrator.close(running)
+        self._drop_cancelled()
         return rounds
 
+    def _drop_cancelled(self) -> None:
+        while self._dropped:
+            self._drop(self._dropped.pop())
+
     def cancel(self, ticket: int) -> None:
-        """Drop a request; what it has emitted stands. Raises RequestError for a ticket that has left or never was."""
+        """Drop a request, in the midst of a step after it; what it has emitted stands.
+
+        Raises RequestError for a ticket that has left or never was.
+        """
         _check(ticket)
-        self._holds.discard(ticket)
-        for places in (self._running, self._held):
-            if ticket in places:
-                self._orchestrator.close(places.pop(ticket))
-                return
+        if ticket in self._running and self._stepping.locked():
+            self._dropped.add(ticket)
+            return
+        if ticket in self._running or ticket in self._held:
+            self._drop(ticket)
+            return
         left = deque(each for each in self._waiting if each.ticket != ticket)
         if len(left) == len(self._waiting):
             raise RequestError(f"ticket {ticket}, expected one of a request that waits, runs or is held")
         self._waiting = left
+
+    def _drop(self, ticket: int) -> None:
+        """Close a sequence, unless it has left."""
+        self._holds.discard(ticket)
+        for places in (self._running, self._held):
+            if ticket in places:
+                self._orchestrator.close(places.pop(ticket))
 
     def arrange(self, tickets: Sequence[int]) -> None:
         """The rows of the next round, in this order. Raises RequestError unless it names each running request once."""

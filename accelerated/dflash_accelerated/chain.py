@@ -66,7 +66,11 @@ class ChainOrchestrator:
             target.close()
             raise
         running = Running(request, target, draft, StageLog() if request.observer else None)
-        self._decider.admit(running)
+        try:
+            self._decider.admit(running)
+        except BaseException:
+            self.close(running)
+            raise
         return running
 
     def _prefill(self, running: Running, start: int) -> None:
@@ -100,6 +104,7 @@ class ChainOrchestrator:
         other = self.open(request)
         try:
             self.load(other, image)
+            self._decider.follow(other, running)
         except BaseException:
             self.close(other)
             raise
@@ -107,7 +112,6 @@ class ChainOrchestrator:
             running.frontier, running.anchor, [*running.said], running.rounds
         )  # fmt: skip
         other.text, other.shown = running.text, running.shown
-        self._decider.follow(other, running)
         return other
 
     def load(self, running: Running, image: Image) -> None:
@@ -214,12 +218,13 @@ class ChainOrchestrator:
                 states.append(_draft_state(each))
                 features.append(each.features)
                 observers.append(each.record)
-        if states:
-            grown = [state.length + len(own) for state, own in zip(states, features, strict=True)]
-            self._draft.append(Contexts(states, features, observers))
-            seams.check_lengths(self._draft, states, grown, "append")
+        if not states:
+            return
+        grown = [state.length + len(own) for state, own in zip(states, features, strict=True)]
+        self._draft.append(Contexts(states, features, observers))
         for each in running:
             each.features = None
+        seams.check_lengths(self._draft, states, grown, "append")
 
     def _first(self, running: Running, clock: Clock) -> Round:
         """The token after the prompt."""

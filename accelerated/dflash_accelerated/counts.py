@@ -33,11 +33,9 @@ class TokenCounts:
         self.add([lane] * len(emitted), emitted)
         return lane
 
-    def copy(self, lane: int) -> int:
-        """Another lane, with the counts of this one."""
-        other = self.take()
+    def copy(self, lane: int, other: int) -> None:
+        """Have another lane hold the counts of this one."""
         self.held[other] = self.held[lane]
-        return other
 
     def give(self, lane: int) -> None:
         """Give a lane back."""

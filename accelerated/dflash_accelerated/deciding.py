@@ -58,8 +58,7 @@ class Decider:
     def follow(self, other: Running, running: Running) -> None:
         """Have a request that was admitted go on with the counts of another."""
         if running.lane is not None and other.lane is not None:
-            self._counts.give(other.lane)
-            other.lane = self._counts.copy(running.lane)
+            self._counts.copy(running.lane, other.lane)
 
     def allowed(self, running: Sequence[Running], tokens: Sequence[Sequence[int]]) -> list[Mask] | None:
         """What the columns of each request's verify pass may say; None where all requests are plain."""

@@ -13,7 +13,6 @@ from dflash_spec.errors import RequestError
 
 from dflash_accelerated import planning, seams, workspace
 from dflash_accelerated.arguments import (
-    check_callable,
     check_device,
     check_dtype,
     check_folder,
@@ -79,7 +78,8 @@ class Engine:
         if not isinstance(numerics, Numerics):
             raise RequestError(f"numerics is {type(numerics).__name__}, expected what Numerics.of gives")
         check_profile(numerics.profile)
-        check_callable("orchestrator", orchestrator)
+        if not callable(orchestrator):
+            raise RequestError(f"orchestrator is {type(orchestrator).__name__}, expected a callable")
         self.max_context = check_integer("max_context", max_context, 1, CONTEXT_LIMIT)
         self.draft_tokens = check_integer("draft_tokens", draft_tokens, 0, max(self.max_context, DRAFTS_LIMIT))
         self.prefill_chunk = check_integer("prefill_chunk", prefill_chunk, 1, CONTEXT_LIMIT)
@@ -245,7 +245,7 @@ class Engine:
         return self._submitted.waiting
 
     def cancel(self, ticket: int) -> None:
-        """Drop a submitted request. Raises RequestError for a ticket that has left or never was."""
+        """Drop a submitted request, after the step that is under way if one is. Raises RequestError for a ticket that has left or never was."""
         self._submitted.cancel(ticket)
 
     def arrange(self, tickets: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,10 @@ from torch import Tensor
 
 
 class Lanes:
-    """A fixed number of lanes, each of which one sequence has or none. The lowest free one is given out first."""
+    """A fixed number of lanes, each of which one sequence has or none. The lowest free one is given out first.
+
+    Threads may take and give at the same time: each is one operation on a heap.
+    """
 
     def __init__(self, count: int = 0) -> None:
         """`count` lanes, all of them free."""
@@ -30,19 +34,18 @@ class Lanes:
 
     def take(self) -> int:
         """A lane that was free. Raises RequestError if there is none."""
-        if not self._free:
+        try:
+            return heappop(self._free)
+        except IndexError:
             raise RequestError(
                 f"all {self.count} lanes are taken, expected a free one: close a stream or cancel a request"
-            )
-        lane = min(self._free)
-        self._free.remove(lane)
-        return lane
+            ) from None
 
     def give(self, lane: int) -> None:
         """Give a lane back. Raises RequestError for one that is not taken."""
         if lane in self._free or not 0 <= lane < self.count:
             raise RequestError(f"lane {lane} of {self.count} was given back, expected one that is taken")
-        self._free.append(lane)
+        heappush(self._free, lane)
 
     def lend(self, holder: object) -> Loan:
         """A lane for as long as `holder` lives, or until the loan is ended. Raises RequestError if none is free."""

@@ -69,9 +69,8 @@ class KvPool:
             return
         if self.lanes.free < self.lanes.count:
             raise RequestError(f"{self.lanes.count - self.lanes.free} sequences are open, expected none to reserve for")
-        self.lanes = Lanes(lanes)
         self._resize(lanes, capacity)
-        self._reserved = True
+        self.lanes, self._reserved = Lanes(lanes), True
 
     def open(self, capacity: int) -> KvCache:
         """A cache of `capacity` rows in a free lane. Raises RequestError if there is none, or if it has fewer rows."""

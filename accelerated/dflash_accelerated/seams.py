@@ -49,8 +49,7 @@ def check_draft(draft: Draft) -> None:
 def check_plan(plan: Orchestrator) -> Orchestrator:
     """The plan. Raises RequestError for what is none, as `check_target`."""
     methods = ("start", "round", "keep", "fork", "close")
-    _check_parts("what orchestrator gave", plan, methods)
-    _check_methods("what orchestrator gave", plan, methods)
+    _check_adapter("what orchestrator gave", plan, methods, methods)
     return plan
 
 
@@ -65,9 +64,15 @@ def _borrows(draft: Draft) -> tuple[str, ...]:
 
 
 def check_states(target: Target, draft: Draft) -> None:
-    """Have both open a sequence of one row and close it: RequestError unless it is a state, of length 0."""
+    """Have both open a sequence of one row and close it: RequestError unless it is a state, of length 0.
+
+    One that has no place for it serves another engine already, which has looked.
+    """
     for role, adapter in (("target", target), ("draft", draft)):
-        name, state = f"the state that {role}.open gave", adapter.open(1)
+        try:
+            name, state = f"the state that {role}.open gave", adapter.open(1)
+        except RequestError:
+            continue
         _check_parts(name, state, ("length", "rollback", "close"))
         _check_methods(name, state, ("rollback", "close"))
         try:

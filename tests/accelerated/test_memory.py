@@ -192,3 +192,21 @@ def test_parts_and_strips_of_an_attention_do_not_show(monkeypatch: pytest.Monkey
     strips = attention.attend_rows(queries, parts, visible, numerics)
     # An FP32 sum of 13 products of magnitude at most 4 in another order moves by at most 13 roundings of 2^-24 each.
     assert float((strips - whole).abs().max()) <= 13 * 4 * 2.0**-24
+
+
+def test_a_pool_that_cannot_grow_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = KvPool(2, 1, 8, Numerics.of(load_profile("zlab")), torch.device("cpu"))
+    pool.reserve(2, 5)
+
+    def fail(*given: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KvPool, "_resize", fail)
+        with pytest.raises(MemoryError):
+            pool.reserve(8, 50)
+    assert (pool.lanes.count, pool.capacity) == (2, 5)
+    opened = [pool.open(5) for _ in range(2)]
+    assert [each.keys.shape[0] for each in opened] == [2, 2]
+    with pytest.raises(RequestError, match="all 2 lanes are taken"):
+        pool.open(5)

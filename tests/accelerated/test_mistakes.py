@@ -147,6 +147,45 @@ def test_a_step_within_a_step_is_refused_and_the_others_go_on(random_pair: Path,
         engine.cancel(bad)
 
 
+def test_a_request_that_is_cancelled_in_the_midst_of_a_step_is_dropped_after_it(random_pair: Path, load: Load) -> None:
+    engine, tickets = load(random_pair, draft_tokens=4, max_batch=2), list[int]()
+
+    def grammar(said: Sequence[int]) -> Array:
+        if len(said) > 2:
+            engine.cancel(tickets[0])
+        return np.ones(67, bool)
+
+    (alone,) = engine.generate_batch([engine.request([7, 8], 20, stop_ids=[])])
+    tickets += [
+        engine.submit(engine.request([1, 2], 20, stop_ids=[], grammar=grammar)),
+        engine.submit(engine.request([7, 8], 20, stop_ids=[])),
+    ]
+    said: dict[int, tuple[int, ...]] = dict.fromkeys(tickets, ())
+    while made := engine.step():
+        for ticket, latest in made.items():
+            said[ticket] += latest.tokens
+    assert said[tickets[1]] == alone.tokens
+    assert 0 < len(said[tickets[0]]) < 20
+    with pytest.raises(RequestError, match=f"ticket {tickets[0]}"):
+        engine.cancel(tickets[0])
+
+
+def test_a_fork_of_what_is_held_is_held(random_pair: Path, load: Load) -> None:
+    engine = load(random_pair, draft_tokens=4, max_batch=3)
+    for hold in (False, True):
+        ticket = engine.submit(engine.request([1, 2], 9, stop_ids=[]), hold=hold)
+        engine.step()
+        fork = engine.fork(ticket)
+        while engine.step():
+            pass
+        for each in (ticket, fork):
+            if hold:
+                engine.cancel(each)
+            else:
+                with pytest.raises(RequestError, match=f"ticket {each}"):
+                    engine.cancel(each)
+
+
 def test_a_request_that_waits_for_a_held_place_is_told(random_pair: Path, load: Load) -> None:
     engine = load(random_pair, draft_tokens=4, max_batch=1)
     held = engine.submit(engine.request([1, 2], 1), hold=True)

@@ -185,6 +185,15 @@ def test_a_plan_plugs_in_for_drafted_and_for_plain_rounds() -> None:
     ("plan", "message"),
     [
         (5, "orchestrator is int, expected a callable"),
+        (None, "orchestrator is NoneType, expected a callable"),
+        (
+            lambda *served: ChainOrchestrator,
+            "what orchestrator gave is the class ChainOrchestrator, expected an object",
+        ),
+        (
+            lambda target, draft, *rest: draft and ChainOrchestrator(target, draft, *rest),
+            "gave is NoneType without start",
+        ),
         (lambda *served: None, "what orchestrator gave is NoneType without start, expected start, round, keep"),
         (lambda *served: type("Half", (ChainOrchestrator,), {"fork": 5})(*served), "gave.fork is 5, expected a method"),
     ],
@@ -215,6 +224,52 @@ def test_a_draft_whose_sequence_is_not_as_long_as_it_must_be_is_named() -> None:
         engine = Engine(ToyTarget(), draft, ZLAB, draft_tokens=5, max_context=100)
         with pytest.raises(StateError, match=message):
             engine.generate([4, 9, 2], 31)
+
+
+def test_every_sequence_of_a_draft_is_looked_at() -> None:
+    class Partial(ToyDraft):
+        def append(self, rows: Sequence[ContextRows]) -> None:
+            super().append(rows[:1])
+
+    engine = Engine(ToyTarget(), Partial(9), ZLAB, draft_tokens=5, max_context=100)
+    for prompt in ([4, 9, 2], [7, 8]):
+        engine.submit(engine.request(prompt, 31))
+    engine.step()
+    with pytest.raises(StateError, match="draft Partial has a sequence of length 0 after append, expected 2"):
+        engine.step()
+
+
+def test_what_was_opened_is_closed_where_a_request_cannot_be_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = ChainOrchestrator(ToyTarget(), ToyDraft(2), ZLAB, 1)
+    engine = Engine(ToyTarget(), ToyDraft(2), ZLAB, draft_tokens=5, max_context=100)
+    request, closed = engine.request([4, 9, 2], 31), list[object]()
+    running, _ = chain.start(request)
+
+    def fail(*given: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Tape, "close", lambda tape: closed.append(tape))
+    monkeypatch.setattr(Tape, "view", lambda tape: "held", raising=False)
+    monkeypatch.setattr(Tape, "load", lambda tape, held: None, raising=False)
+    for name, call in (("admit", lambda: chain.open(request)), ("follow", lambda: chain.fork(running))):
+        with monkeypatch.context() as patch:
+            patch.setattr(chain._decider, name, fail)
+            with pytest.raises(MemoryError):
+                call()
+        assert len(closed) == 2
+        closed.clear()
+
+
+def test_a_target_that_is_full_serves_a_second_engine_later() -> None:
+    """What it opens has been looked at by the first."""
+    target = ToyTarget()
+    full = RequestError("all 1 lanes are taken")
+    engine = Engine(target, ToyDraft(9), ZLAB, draft_tokens=5, max_context=100, stop_ids={spoken([4, 9, 2], 3)[-1]})
+    target.open = lambda capacity: (_ for _ in ()).throw(full)  # type: ignore[method-assign]  # for a while
+    second = Engine(target, ToyDraft(9), ZLAB, draft_tokens=5, max_context=100)
+    del target.open
+    assert list(second.generate([4, 9, 2], 7).tokens) == spoken([4, 9, 2], 7)
+    assert list(engine.generate([4, 9, 2], 7).tokens) == spoken([4, 9, 2], 3)
 
 
 class Mute:

@@ -86,8 +86,8 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"allowed_tokens": []}, "allowed_tokens has 0 ids, expected at least 1"),
     ({"allowed_tokens": [3, 67]}, "allowed_tokens[1] is 67, expected 0 to 66"),
     ({"allowed_tokens": 5}, "allowed_tokens is int, expected a sequence of token ids"),
-    ({"allowed_tokens": {67}}, "allowed_tokens[0] is 67, expected 0 to 66"),
-    ({"stop_ids": {"a"}}, "stop_ids[0] is 'a', expected an integer"),
+    ({"allowed_tokens": {67}}, "an id of allowed_tokens is 67, expected 0 to 66"),
+    ({"stop_ids": {"a"}}, "an id of stop_ids is 'a', expected an integer"),
     ({"prompt_ids": {3, 4}}, "prompt_ids is set, expected a sequence of token ids"),
     ({"grammar": [1, 2]}, "grammar is list, expected a callable"),
 ]

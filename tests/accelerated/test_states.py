@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 
 import pytest
@@ -299,3 +301,26 @@ def test_a_checkpoint_is_a_value(one: Engine) -> None:
     name = one.checkpoint(ticket)
     assert name == Checkpoint(name.slot, name.generation, name.tokens)
     assert one._images.get(name).tokens == name.tokens
+
+
+def test_lanes_are_taken_and_given_by_several_threads_at_once() -> None:
+    lanes, failed, before = Lanes(3), list[Exception](), sys.getswitchinterval()
+
+    def use() -> None:
+        try:
+            for _ in range(20_000):
+                lanes.give(lanes.take())
+        except Exception as error:
+            failed.append(error)
+
+    threads = [Thread(target=use) for _ in range(3)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert (failed, lanes.free) == ([], 3)
+    assert [lanes.take() for _ in range(3)] == [0, 1, 2]

@@ -93,6 +93,7 @@ def test_a_pair_on_disk_is_measured_without_a_peer(
             ["--plot", "a.svg", "--only", "batch", "--batch", "2,4"],
             "--plot: batch: nothing here has a chart; step, round",
         ),
+        (["--only", "slope", "--context", "96"], "--only slope: growth needs two contexts, found --context 96"),
         (["--strict", "--quick"], "--strict: only the planted pair at full size has targets"),
         (["--strict", "--pair", "a"], "--strict: only the planted pair at full size has targets"),
     ],

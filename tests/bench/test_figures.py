@@ -2,11 +2,15 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 from dflash_spec.errors import OutputError
-from dflash_vectors.bench import picture, report
+from dflash_vectors.bench import picture, report, slope
 from dflash_vectors.bench.figures import BARE, OURS, PEER, Figure, Level, Local, Memory, Report, Slope, Speedup
+from dflash_vectors.bench.harness import Clock, Plan, Turns
 from dflash_vectors.bench.slope import seen
 from dflash_vectors.style import Style
 
@@ -59,13 +63,45 @@ def test_growth_is_judged_by_the_slower_of_reading_and_computing() -> None:
     (found,) = made.targets()
     assert found.found == pytest.approx(4 / 3)
     assert found.met
-    assert not Slope("round", "dflash", (256, 6000), {OURS: 0.004}, 1, 1, 0.001, 0.0019).targets()[0].met
+    for reading, attending in ((0.001, 0.002), (0.002, 0.001)):
+        for grown, met in ((0.004, True), (0.004004, False)):
+            (found,) = Slope("round", "dflash", (256, 6000), {OURS: grown}, 1, 1, reading, attending).targets()
+            assert found.met == met
 
 
 def test_growth_of_a_step_is_judged_by_what_it_reads() -> None:
     (found,) = Slope("step", "dflash", (256, 6000), {OURS: 0.0021}, 1, 1, 0.001, 9.0).targets()
     assert found.found == pytest.approx(2.1)
     assert not found.met
+
+
+def test_products_count_as_they_are_fastest_and_by_all_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3,072 rows, in pieces of 1,024 or at once: three pieces of a millisecond are faster than any other way."""
+    taken = {
+        "torch.bfloat16, 3072": 9.0, "torch.bfloat16, 1024": 4.0,
+        "torch.float32, 3072": 3.5, "torch.float32, 1024": 1.0,
+    }  # fmt: skip
+
+    def all_turns(turns: Any) -> dict[str, list[float]]:
+        for call in turns._parties.values():
+            call()
+        return {name: [taken[name] / 1e3] * 3 for name in turns._parties}
+
+    target = SimpleNamespace(kv_heads=2, heads=4, head_dim=8)
+    monkeypatch.setattr(slope, "_configs", lambda party: (target, None))
+    monkeypatch.setattr(Turns, "all", all_turns)
+    party: Any = SimpleNamespace(device=torch.device("cpu"), clock=Clock())
+    assert slope._attending(party, 3, 3072, Plan(1, 1)) == pytest.approx(0.003)
+
+
+def test_windows_that_are_full_have_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: Any = SimpleNamespace(windows=(512, 512))
+    monkeypatch.setattr(slope, "_configs", lambda party: (config, config))
+    short, long = (figure("round", context, {OURS: 1.0}) for context in (600, 6000))
+    assert (
+        slope._slope(cast(Any, SimpleNamespace(engine=SimpleNamespace(draft_tokens=3))), short, long, 1.0, Plan(1, 1))
+        is None
+    )
 
 
 def test_a_local_layer_reads_its_window_at_most() -> None:

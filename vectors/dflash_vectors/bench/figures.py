@@ -101,9 +101,10 @@ class Slope:
     attending: float
 
     def targets(self) -> list[Target]:
-        """Growth is at most twice what attention's reads take; of a round, whose many rows share them, or its products.
+        """Growth is at most twice what attention's reads take, or of a round its products, whichever takes longer.
 
-        A library multiplies one row so slowly that a step held against that would always pass.
+        A round's many rows share what they read. A library multiplies one row so slowly that a step held against that
+        would always pass.
         """
         floor = self.reading if self.what == "step" else max(self.reading, self.attending)
         what = f"{self.backend} {self.what}: growth {self.contexts[0]:,} to {self.contexts[1]:,}, over attention's own"

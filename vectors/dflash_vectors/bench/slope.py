@@ -42,23 +42,25 @@ def slopes(party: Party, figures: Iterable[Figure], plan: Plan) -> list[Slope]:
         if figure.batch == 1 and figure.what in ("step", "round") and figure.backend == party.pair.backend:
             grown.setdefault((figure.what, figure.backend), []).append(figure)
     speed = bandwidth(plan, party.clock, party.device)
-    return [
-        _slope(party, min(each, key=_context), max(each, key=_context), speed, plan)
-        for each in grown.values() if len(each) > 1
-    ]  # fmt: skip
+    ends = [(min(each, key=_context), max(each, key=_context)) for each in grown.values()]
+    made = [_slope(party, short, long, speed, plan) for short, long in ends if short.context < long.context]
+    return [each for each in made if each is not None]
 
 
 def _context(figure: Figure) -> int:
     return figure.context
 
 
-def _slope(party: Party, short: Figure, long: Figure, speed: float, plan: Plan) -> Slope:
+def _slope(party: Party, short: Figure, long: Figure, speed: float, plan: Plan) -> Slope | None:
+    """None where the longer context reads no more: windows that are full at the shorter one."""
     target, draft = _configs(party)
     begin, end = short.context, long.context
     rows = party.engine.draft_tokens + 1 if long.what == "round" else 1
     more = seen(target.windows, end) - seen(target.windows, begin)
     if long.what == "round":
         more += seen(draft.windows, end) - seen(draft.windows, begin)
+    if not more:
+        return None
     read = more * 2 * target.kv_heads * target.head_dim * BYTES
     flops = 4 * more * rows * target.heads * target.head_dim
     before, after = short.spreads, long.spreads
