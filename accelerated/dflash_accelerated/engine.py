@@ -245,7 +245,10 @@ class Engine:
         return self._submitted.waiting
 
     def cancel(self, ticket: int) -> None:
-        """Drop a submitted request, after the step that is under way if one is. Raises RequestError for a ticket that has left or never was."""
+        """Drop a submitted request, after the step that is under way if one is.
+
+        Raises RequestError for a ticket that has left or never was.
+        """
         self._submitted.cancel(ticket)
 
     def arrange(self, tickets: Sequence[int]) -> None:
